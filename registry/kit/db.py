@@ -1,0 +1,90 @@
+"""One engine, one declarative base, one way to open a transaction."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, DateTime, Dialect, MetaData, TypeDecorator, event
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import DeclarativeBase
+
+_READ_ONLY = "read_only"
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A moment. SQLite forgets the zone, so it is put back; PostgreSQL keeps it."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value.astimezone(UTC) if value else None
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value.replace(tzinfo=UTC) if value and value.tzinfo is None else value
+
+
+class Database:
+    """The unit of work: all inside one `async with database.begin()` commits, or none does."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        self._sessions = async_sessionmaker(engine, expire_on_commit=False)
+
+    @classmethod
+    def connect(cls, url: str) -> "Database":
+        engine = create_async_engine(url, pool_pre_ping=True)
+        if engine.dialect.name == "sqlite":
+            _tame_sqlite(engine)
+        return cls(engine)
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncSession]:
+        async with self._sessions.begin() as db:
+            yield db
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncSession]:
+        """A snapshot to read from; takes no write lock and never commits."""
+        async with self._sessions() as db:
+            await db.connection(execution_options={_READ_ONLY: True})
+            yield db
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+
+def _tame_sqlite(engine: AsyncEngine) -> None:
+    """WAL, foreign keys, and writers that queue at BEGIN instead of failing at a first write."""
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def configure(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # SQLAlchemy, not the driver, says BEGIN
+        cursor = connection.cursor()
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.execute("PRAGMA busy_timeout=30000")
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: Connection) -> None:
+        reading = connection.get_execution_options().get(_READ_ONLY, False)
+        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

@@ -1,0 +1,88 @@
+"""FastAPI pieces shared by every router: transactions, and problem+json for every error."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any
+
+import structlog
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.ext.asyncio import AsyncSession
+from starlette.exceptions import HTTPException
+
+from registry.kit.db import Database
+from registry.kit.errors import Kind, ServiceError
+
+STATUS: Mapping[Kind, int] = {
+    Kind.malformed: 400,
+    Kind.invalid: 422,
+    Kind.unauthenticated: 401,
+    Kind.forbidden: 403,
+    Kind.not_found: 404,
+    Kind.conflict: 409,
+    Kind.precondition_failed: 412,
+    Kind.limit_exceeded: 429,
+    Kind.unavailable: 503,
+    Kind.internal: 500,
+}
+log = structlog.get_logger()
+
+
+async def _transaction(request: Request) -> AsyncIterator[AsyncSession]:
+    database: Database = request.app.state.database
+    async with database.begin() as db:
+        yield db
+
+
+async def _reading(request: Request) -> AsyncIterator[AsyncSession]:
+    database: Database = request.app.state.database
+    async with database.read() as db:
+        yield db
+
+
+# scope="function": commit before the answer leaves. The default scope commits after it.
+Db = Annotated[AsyncSession, Depends(_transaction, scope="function")]
+ReadDb = Annotated[AsyncSession, Depends(_reading, scope="function")]
+
+
+def problem(
+    status: int, title: str, detail: str, *, kind: Kind, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    body = {"title": title, "status": status, "detail": detail, "kind": kind}
+    return JSONResponse(body, status, headers, media_type="application/problem+json")
+
+
+async def _service_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ServiceError)
+    status = STATUS[error.kind]
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return problem(status, type(error).__name__, error.message, kind=error.kind, headers=headers)
+
+
+async def _bad_request(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return problem(422, "InvalidRequest", "; ".join(map(_sentence, error.errors())), kind=Kind.invalid)
+
+
+def _sentence(found: Mapping[str, Any]) -> str:
+    where = ".".join(str(part) for part in found["loc"] if part != "body") or "body"
+    return f"{where}: {found['msg']}"
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    kind = next((kind for kind, status in STATUS.items() if status == error.status_code), Kind.malformed)
+    detail = f"{error.detail}: {request.method} {request.url.path}"
+    return problem(error.status_code, "HttpError", detail, kind=kind, headers=error.headers)
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    await log.aexception("request.failed", path=request.url.path, exc_info=error)
+    return problem(500, "InternalError", "unexpected error; the server log has it", kind=Kind.internal)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    app.add_exception_handler(ServiceError, _service_error)
+    app.add_exception_handler(RequestValidationError, _bad_request)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)
