@@ -1,0 +1,1 @@
+"""The log of a session: accept, claim, complete."""

@@ -1,0 +1,1 @@
+"""Training sessions: their names, states and measured steps."""

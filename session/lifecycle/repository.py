@@ -1,0 +1,107 @@
+"""Queries on sessions. The account is fixed when one is made, so no query can forget it."""
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Select, delete, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from registry.kit.clock import now
+from session.lifecycle.model import LIVE, SessionMetric, TrainingSession, Worker
+
+
+class SessionRepository:
+    def __init__(self, db: AsyncSession, account_id: str) -> None:
+        self._db = db
+        self._account_id = account_id
+
+    def _mine(self) -> Select[tuple[TrainingSession]]:
+        return select(TrainingSession).where(TrainingSession.account_id == self._account_id)
+
+    def add(self, session: TrainingSession) -> None:
+        self._db.add(session)
+
+    async def find(self, name_or_id: str) -> TrainingSession | None:
+        wanted = or_(TrainingSession.id == name_or_id, TrainingSession.name == name_or_id)
+        return (await self._db.scalars(self._mine().where(wanted))).first()
+
+    async def page(
+        self, *, status: str | None, before: str | None, limit: int
+    ) -> Sequence[TrainingSession]:
+        """Newest first: ids sort by time."""
+        query = self._mine().order_by(TrainingSession.id.desc()).limit(limit)
+        if status:
+            query = query.where(TrainingSession.status == status)
+        if before:
+            query = query.where(TrainingSession.id < before)
+        return (await self._db.scalars(query)).all()
+
+    async def running(self) -> Sequence[TrainingSession]:
+        query = self._mine().where(TrainingSession.status == "running")
+        return (await self._db.scalars(query.order_by(TrainingSession.name))).all()
+
+    async def metrics(self, session_id: str) -> Sequence[SessionMetric]:
+        query = select(SessionMetric).where(SessionMetric.session_id == session_id)
+        ordered = query.order_by(SessionMetric.step, SessionMetric.name)
+        return (await self._db.scalars(ordered)).all()
+
+
+async def set_metrics(
+    db: AsyncSession, session_id: str, *, step: int, numbers: Mapping[str, float]
+) -> None:
+    """The last number said for a step and name wins."""
+    await db.execute(
+        delete(SessionMetric).where(
+            SessionMetric.session_id == session_id,
+            SessionMetric.step == step,
+            SessionMetric.name.in_(numbers),
+        )
+    )
+    for name, value in numbers.items():
+        db.add(SessionMetric(session_id=session_id, step=step, name=name, value=value))
+
+
+class WorkerRepository:
+    """What a worker asks across accounts: its own row, and the sessions that it may hold."""
+
+    def __init__(self, db: AsyncSession) -> None:
+        self._db = db
+
+    def add(self, worker: Worker) -> None:
+        self._db.add(worker)
+
+    async def beat(self, worker_id: str) -> bool:
+        found = await self._db.execute(
+            update(Worker)
+            .where(Worker.id == worker_id)
+            .values(heartbeat_at=now())
+            .returning(Worker.id)
+        )
+        return found.first() is not None
+
+    async def newest(self) -> Worker | None:
+        query = select(Worker).order_by(Worker.heartbeat_at.desc()).limit(1)
+        return (await self._db.scalars(query)).first()
+
+    async def remove(self, worker_id: str | None = None) -> None:
+        """Forget one worker, or all of them where the supervisor knows that none lives."""
+        query = delete(Worker)
+        await self._db.execute(query.where(Worker.id == worker_id) if worker_id else query)
+
+    async def unheld(self) -> Sequence[TrainingSession]:
+        """Live sessions whose worker is gone, or that never had one."""
+        query = (
+            select(TrainingSession)
+            .where(TrainingSession.status.in_(LIVE))
+            .where(
+                or_(
+                    TrainingSession.worker_id.is_(None),
+                    TrainingSession.worker_id.not_in(select(Worker.id)),
+                )
+            )
+            .order_by(TrainingSession.id)
+            .with_for_update(skip_locked=True)
+        )
+        return (await self._db.scalars(query)).all()
+
+    async def require(self, session_id: str) -> TrainingSession:
+        return await self._db.get_one(TrainingSession, session_id)

@@ -1,0 +1,1 @@
+"""Merge jobs: a merged version made from a state or an adapter."""
