@@ -37,6 +37,10 @@ class BaseRef:
     digest: str
     path: Path
 
+    @classmethod
+    def of(cls, name: str, digest: str, path: str) -> "BaseRef":
+        return cls(name, digest, Path(path))
+
 
 @dataclass(frozen=True, slots=True)
 class LoraConfig:

@@ -1,0 +1,184 @@
+"""Accept, claim and complete operations. Every function is one part of one transaction."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from registry.access.actor import Actor
+from registry.artifacts.store import BlobStore
+from registry.kit.clock import now
+from registry.kit.ids import new_id
+from registry.usage import service as usage
+from registry.usage.model import Category
+from session import wire
+from session.lifecycle.model import TrainingSession
+from session.operations.errors import InvalidBody, InvalidNumber, NumberTaken, OperationNotFound
+from session.operations.model import Operation, OperationStatus
+from session.operations.repository import LogRepository, OperationRepository
+
+INLINE_BYTES = 64 * 1024
+_MAX_NUMBER = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBody:
+    """A body that is safe: in the row that will be written, or already in the object store."""
+
+    digest: str
+    inline: bytes | None
+    key: str | None
+
+
+def read_submission(raw: bytes, *, json: bool) -> wire.Submission:
+    try:
+        submission = wire.unpack(raw, wire.Submission, json=json)
+    except wire.WireError as error:
+        raise InvalidBody(str(error)) from None
+    if submission.version != wire.VERSION:
+        raise InvalidBody(f"version {submission.version} is unknown; {wire.VERSION} is spoken here")
+    if not 0 < len(submission.token) <= 128:
+        raise InvalidBody("token: 1 to 128 characters")
+    if isinstance(submission.body, wire.Create):
+        raise InvalidBody("create: a session is created by POST /v1/sessions")
+    return submission
+
+
+async def store_body(store: BlobStore, session: TrainingSession, body: wire.Body) -> StoredBody:
+    """Keep the body before its row. A row that never comes leaves an object that nobody names."""
+    packed = wire.pack(body)
+    digest = sha256(packed).hexdigest()
+    if len(packed) <= INLINE_BYTES:
+        return StoredBody(digest, packed, None)
+    key = f"{session.account_id}/sessions/{session.id}/bodies/{new_id('body')}"
+    await store.put_bytes(key, packed)
+    return StoredBody(digest, None, key)
+
+
+async def load_body(store: BlobStore, operation: Operation) -> wire.Body:
+    packed = operation.body
+    if packed is None:
+        assert operation.body_key is not None
+        packed = await store.read(operation.body_key)
+    return wire.unpack(packed, wire.Body)  # type: ignore[arg-type]  # a union is no class
+
+
+async def accept(
+    db: AsyncSession,
+    session: TrainingSession,
+    *,
+    number: int,
+    token: str,
+    stored: StoredBody,
+    kind: str,
+) -> Operation:
+    """Add an operation to the log, or find it there. Early numbers wait for those before them."""
+    log = LogRepository(db, session.id)
+    known = await log.at(number)
+    if known is None:
+        session.require_open()
+        if not session.next_number <= number <= _MAX_NUMBER:
+            raise InvalidNumber(number, next_number=await log.last_number() + 1)
+        known = await _insert(db, session, number=number, token=token, stored=stored, kind=kind)
+    if not known.is_retry(token=token, body_hash=stored.digest):
+        raise NumberTaken(number, operation_id=known.id, held=known.body_hash, given=stored.digest)
+    return known
+
+
+async def _insert(
+    db: AsyncSession,
+    session: TrainingSession,
+    *,
+    number: int,
+    token: str,
+    stored: StoredBody,
+    kind: str,
+) -> Operation:
+    """The unique constraint decides a race: who comes second reads what the first wrote."""
+    operation = Operation(
+        id=new_id("op"),
+        session_id=session.id,
+        number=number,
+        kind=kind,
+        client_token=token,
+        body_hash=stored.digest,
+        body=stored.inline,
+        body_key=stored.key,
+    )
+    try:
+        async with db.begin_nested():
+            db.add(operation)
+    except IntegrityError:
+        known = await LogRepository(db, session.id).at(number)
+        if known is None:
+            raise
+        return known
+    session.last_active_at = now()
+    return operation
+
+
+async def require_operation(db: AsyncSession, actor: Actor, operation_id: str) -> Operation:
+    found = await OperationRepository(db, actor.account_id).find(operation_id)
+    if found is None:
+        raise OperationNotFound(operation_id)
+    return found
+
+
+def as_wire(operation: Operation) -> wire.Operation:
+    error = operation.error
+    return wire.Operation(
+        id=operation.id,
+        session=operation.session_id,
+        number=operation.number,
+        kind=operation.kind,
+        status=OperationStatus(operation.status).value,
+        result=wire.unpack(operation.result, wire.Result) if operation.result else None,
+        error=wire.Failure(error["kind"], error["message"]) if error else None,
+    )
+
+
+async def claim_next(db: AsyncSession, session: TrainingSession) -> Operation | None:
+    """Take the session's next operation and move its place in the log by one."""
+    operation = await LogRepository(db, session.id).claim(session.next_number)
+    if operation is not None:
+        session.next_number += 1
+    return operation
+
+
+async def complete(
+    db: AsyncSession,
+    session: TrainingSession,
+    operation: Operation,
+    result: wire.Result,
+    *,
+    counts: Mapping[Category, int],
+) -> None:
+    """Result, status and usage become true together."""
+    operation.status = OperationStatus.completed
+    operation.result = wire.pack(result)
+    operation.completed_at = session.last_active_at = now()
+    await usage.record(
+        db,
+        account_id=session.account_id,
+        operation_id=operation.id,
+        model=session.base_model,
+        counts=counts,
+        session_id=session.id,
+    )
+
+
+def fail(operation: Operation, failure: wire.Failure) -> None:
+    """A failed operation keeps its place and costs nothing."""
+    operation.status = OperationStatus.failed
+    operation.error = {"kind": failure.kind, "message": failure.message}
+    operation.completed_at = now()
+
+
+async def skip_open(db: AsyncSession, session: TrainingSession, *, why: str) -> None:
+    """End what can no longer run, each with the reason."""
+    for operation in await LogRepository(db, session.id).open():
+        operation.status = OperationStatus.skipped
+        operation.error = {"kind": "conflict", "message": why}
+        operation.completed_at = now()
