@@ -1,0 +1,69 @@
+"""Who is asking, on every route: a route that does not say who may call it does not start."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import iter_route_contexts
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from registry.access import service
+from registry.access.actor import Actor, Role
+from registry.access.errors import TokenMissing
+from registry.kit.db import Database
+
+PUBLIC = frozenset(("/healthz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"))
+
+_bearer = HTTPBearer(auto_error=False, description="An API token, as `modelyard tokens` makes it")
+_Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+
+
+async def _authenticated(request: Request, credentials: _Credentials) -> Actor:
+    """Its transaction is over before the handler begins, which may wait for long."""
+    if credentials is None:
+        raise TokenMissing
+    database: Database = request.app.state.database
+    async with database.read() as db:
+        return await service.authenticate(db, credentials.credentials)
+
+
+def _at_least(role: Role) -> Callable[..., Awaitable[Actor]]:
+    async def permitted(actor: Annotated[Actor, Depends(_authenticated)]) -> Actor:
+        service.require_role(actor, role)
+        return actor
+
+    return permitted
+
+
+_viewer, _member, _admin = map(_at_least, Role)
+_PERMISSIONS = frozenset((_viewer, _member, _admin))
+
+Viewer = Annotated[Actor, Depends(_viewer)]
+Member = Annotated[Actor, Depends(_member)]
+Admin = Annotated[Actor, Depends(_admin)]
+
+
+class UnguardedRoutes(RuntimeError):
+    """A mistake in the wiring, found before the first request."""
+
+
+def require_permissions(app: FastAPI) -> None:
+    """Refuse to start with a route that anybody could call."""
+    unguarded = sorted(
+        str(route.path)
+        for route in iter_route_contexts(app.routes)
+        if route.path not in PUBLIC and not _is_guarded(getattr(route, "dependant", None))
+    )
+    if unguarded:
+        raise UnguardedRoutes(f"no Viewer, Member or Admin on: {', '.join(unguarded)}")
+
+
+def _is_guarded(dependant: Dependant | None) -> bool:
+    return dependant is not None and any(call in _PERMISSIONS for call in _calls(dependant))
+
+
+def _calls(dependant: Dependant) -> Iterator[object]:
+    for dependency in dependant.dependencies:
+        yield dependency.call
+        yield from _calls(dependency)

@@ -1,0 +1,73 @@
+"""What a version may carry. Everything here is said by field, before anything is written."""
+
+import math
+from collections.abc import Mapping
+
+from registry.artifacts.names import validate_artifact_name
+from registry.packages.errors import InvalidPackage
+from registry.packages.model import PackageDraft, PackageKind
+
+LONGEST_DESCRIPTION = 1024
+MOST_METADATA = 50
+LONGEST_KEY = 128
+LONGEST_VALUE = 1024
+MOST_METRICS = 200
+
+
+def check_draft(draft: PackageDraft, *, prefix: str) -> None:
+    if draft.prefix != prefix:
+        raise InvalidPackage("prefix", f"is {draft.prefix!r}, but these files belong to {prefix!r}")
+    check_description(draft.description)
+    check_metadata(draft.user_metadata)
+    check_metrics(draft.metrics)
+    _check_files(draft)
+
+
+def check_description(text: str) -> None:
+    if len(text) > LONGEST_DESCRIPTION:
+        raise InvalidPackage(
+            "description", f"{len(text)} characters; at most {LONGEST_DESCRIPTION}"
+        )
+    if "\0" in text:
+        raise InvalidPackage("description", "holds a NUL character")
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    if len(metadata) > MOST_METADATA:
+        raise InvalidPackage("metadata", f"{len(metadata)} entries; at most {MOST_METADATA}")
+    for key, value in metadata.items():
+        _check_key("metadata", key)
+        if len(value) > LONGEST_VALUE or "\0" in value:
+            raise InvalidPackage(
+                f"metadata.{key}", f"longer than {LONGEST_VALUE} characters, or with a NUL in it"
+            )
+
+
+def check_metrics(metrics: Mapping[str, float]) -> None:
+    """JSON has no infinity, and a database refuses one much later."""
+    if len(metrics) > MOST_METRICS:
+        raise InvalidPackage("metrics", f"{len(metrics)} entries; at most {MOST_METRICS}")
+    for key, value in metrics.items():
+        _check_key("metrics", key)
+        if not math.isfinite(value):
+            raise InvalidPackage(f"metrics.{key}", f"{value} is not a finite number")
+
+
+def _check_key(field: str, key: str) -> None:
+    if not key or len(key) > LONGEST_KEY or "\0" in key:
+        raise InvalidPackage(
+            field, f"key {key[:LONGEST_KEY]!r} is not 1 to {LONGEST_KEY} characters without NUL"
+        )
+
+
+def _check_files(draft: PackageDraft) -> None:
+    names = [validate_artifact_name(file.path) for file in draft.files]
+    if len(set(names)) < len(names):
+        raise InvalidPackage("files", "the same path is listed twice")
+    parts = PackageKind(draft.kind).parts
+    missing = [part for part in parts if not any(name.startswith(part) for name in names)]
+    if missing:
+        raise InvalidPackage("files", f"a version of kind {draft.kind} needs {', '.join(missing)}")
+    foreign = [name for name in names if not name.startswith(parts)]
+    if foreign:
+        raise InvalidPackage("files", f"{foreign[0]!r} is no part of kind {draft.kind}")

@@ -1,0 +1,178 @@
+"""Groups and their versions: publish, list, look up."""
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from registry.access.actor import Actor
+from registry.artifacts.manifest import FileEntry, manifest_digest
+from registry.kit.ids import new_id
+from registry.kit.pages import Cursors, Page
+from registry.packages.errors import (
+    AlreadyRegistered,
+    FileNotFound,
+    GroupExists,
+    GroupNotFound,
+    InvalidPackage,
+    VersionNotFound,
+)
+from registry.packages.limits import check_description, check_draft
+
+# Callers speak of a version by these two, so they find them beside the functions that take them.
+from registry.packages.model import Package, PackageFile, PackageGroup, PackageKind
+from registry.packages.model import PackageDraft as PackageDraft
+from registry.packages.ref import GROUP_NAME
+from registry.packages.ref import PackageRef as PackageRef
+from registry.packages.repository import PackageRepository
+
+
+async def create_group(
+    db: AsyncSession, actor: Actor, name: str, *, description: str = ""
+) -> PackageGroup:
+    if not GROUP_NAME.fullmatch(name):
+        raise InvalidPackage("name", f"{name!r} is not letters, digits and hyphens, at most 63")
+    check_description(description)
+    group = PackageGroup(
+        id=new_id("grp"), account_id=actor.account_id, name=name, description=description
+    )
+    try:
+        async with db.begin_nested():
+            PackageRepository(db, actor.account_id).add(group)
+    except IntegrityError:
+        raise GroupExists(name) from None
+    return group
+
+
+async def ensure_group(db: AsyncSession, actor: Actor, name: str) -> PackageGroup:
+    """The group of that name, made where it is missing."""
+    found = await PackageRepository(db, actor.account_id).group(name)
+    if found is not None:
+        return found
+    try:
+        return await create_group(db, actor, name)
+    except GroupExists:
+        return await require_group(db, actor, name)
+
+
+async def groups(
+    db: AsyncSession, actor: Actor, *, limit: int = 50, cursor: str | None = None
+) -> Page[PackageGroup]:
+    cursors = Cursors((str,), ("groups",))
+    position = cursors.read(cursor)
+    rows = await PackageRepository(db, actor.account_id).groups(
+        after=str(position[0]) if position else None, limit=limit + 1
+    )
+    return cursors.page(rows, limit, lambda group: (group.name,))
+
+
+async def require_group(db: AsyncSession, actor: Actor, name: str) -> PackageGroup:
+    group = await PackageRepository(db, actor.account_id).group(name)
+    if group is None:
+        raise GroupNotFound(name)
+    return group
+
+
+def package_prefix(actor: Actor, group_name: str, package_id: str) -> str:
+    """Where a version's files lie: nobody can guess the id, which is made before they are."""
+    return f"{actor.account_id}/{group_name}/{package_id}/"
+
+
+async def register(
+    db: AsyncSession, actor: Actor, *, group_name: str, draft: PackageDraft
+) -> Package:
+    """Publish: this one commit makes the next version. A number is never reused."""
+    check_draft(draft, prefix=package_prefix(actor, group_name, draft.id))
+    packages = PackageRepository(db, actor.account_id)
+    group = await packages.take_version(group_name)
+    if group is None:
+        raise GroupNotFound(group_name)
+    package = _package(actor, group, draft)
+    if draft.parent_id is not None:
+        package.parent = await packages.package_by_id(draft.parent_id)
+        if package.parent is None:
+            raise InvalidPackage("parent_id", f"no version with the id {draft.parent_id!r}")
+    else:
+        package.parent = None
+    try:
+        async with db.begin_nested():
+            packages.add(package, *_files(draft))
+    except IntegrityError:
+        raise AlreadyRegistered(draft.id) from None
+    return package
+
+
+async def versions(
+    db: AsyncSession,
+    actor: Actor,
+    group_name: str,
+    *,
+    kind: PackageKind | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> Page[Package]:
+    """Newest first."""
+    group = await require_group(db, actor, group_name)
+    cursors = Cursors((int,), ("versions", group.id, kind))
+    position = cursors.read(cursor)
+    rows = await PackageRepository(db, actor.account_id).versions(
+        group.id, kind=kind, before=int(position[0]) if position else None, limit=limit + 1
+    )
+    return cursors.page(rows, limit, lambda package: (package.version,))
+
+
+async def require_version(db: AsyncSession, actor: Actor, ref: PackageRef) -> Package:
+    """Says whether the group or only the version is missing."""
+    package = await PackageRepository(db, actor.account_id).package(ref)
+    if package is None:
+        await require_group(db, actor, ref.group)
+        raise VersionNotFound(ref)
+    return package
+
+
+async def files(db: AsyncSession, package: Package) -> list[FileEntry]:
+    rows = await PackageRepository(db, package.account_id).files(package.id)
+    return [FileEntry(row.path, row.size, row.sha256) for row in rows]
+
+
+async def require_file(db: AsyncSession, package: Package, path: str) -> FileEntry:
+    for file in await files(db, package):
+        if file.path == path:
+            return file
+    raise FileNotFound(package.ref, path)
+
+
+def require_resumable(package: Package) -> None:
+    package.require_resumable()
+
+
+def require_promotable(package: Package) -> None:
+    package.require_promotable()
+
+
+def _package(actor: Actor, group: PackageGroup, draft: PackageDraft) -> Package:
+    return Package(
+        id=draft.id,
+        account_id=actor.account_id,
+        group=group,
+        version=group.last_version,
+        kind=draft.kind,
+        prefix=draft.prefix,
+        digest=manifest_digest(draft.files),
+        size=sum(file.size for file in draft.files),
+        base_model=draft.base_model,
+        base_digest=draft.base_digest,
+        lora=dict(draft.lora),
+        session_id=draft.session_id,
+        operation_number=draft.operation_number,
+        step=draft.step,
+        metrics=dict(draft.metrics),
+        description=draft.description,
+        user_metadata=dict(draft.user_metadata),
+        usage=dict(draft.usage),
+    )
+
+
+def _files(draft: PackageDraft) -> list[PackageFile]:
+    return [
+        PackageFile(package_id=draft.id, path=file.path, size=file.size, sha256=file.sha256)
+        for file in draft.files
+    ]
