@@ -28,6 +28,7 @@ BITS: Mapping[str, int] = {
     "F64": 64,
 }
 LONGEST_HEADER = 100 * 2**20
+_PICKLE_SUFFIXES = frozenset({".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +64,31 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     return entries
 
 
+def is_pickled(path: Path) -> bool:
+    """Whether a file is, or by its suffix claims to be, what unpickling would execute."""
+    with path.open("rb") as file:
+        start = file.read(9)
+    return path.suffix in _PICKLE_SUFFIXES or _is_pickle(start) or _is_zip(start)
+
+
+def _is_pickle(start: bytes) -> bool:
+    # A safetensors header of 128 bytes starts with 0x80 too, but its JSON begins at byte 8.
+    return start[:1] == b"\x80" and start[1:2] in b"\2\3\4\5" and start[8:9] != b"{"
+
+
+def _is_zip(start: bytes) -> bool:
+    return start[:4] == b"PK\x03\x04"
+
+
 def _why_not_safetensors(start: bytes, size: int) -> str | None:
     if len(start) == 9 and start[8:9] == b"{":
         (length,) = struct.unpack("<Q", start[:8])
         if length > LONGEST_HEADER or 8 + length > size:
             return f"its header says {length} bytes, the file has {size}: it is cut or damaged"
         return None
-    if start[:4] == b"PK\x03\x04":
+    if _is_zip(start):
         return "is a zip archive, as torch.save writes it: pickled weights are never loaded"
-    if start[:1] == b"\x80":
+    if _is_pickle(start):
         return "is a pickle: pickled weights are never loaded"
     return "is not a safetensors file"
 

@@ -1,0 +1,263 @@
+"""Hugging Face model directories: what we admit as a base, and as the result of a merge."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from exporters.architectures import expected_shapes, missing_by_loading
+from exporters.base import BadFile, BadModel
+from exporters.chat_template import TOKENIZER_CONFIG, end_of_turn, read_template
+from exporters.companions import GENERATION_CONFIG, companions
+from exporters.tensor_file import TensorEntry, is_pickled, read_header
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+TOKENIZER = "tokenizer.json"
+HEAD = "lm_head.weight"
+_EMBEDDINGS = ("model.embed_tokens.weight", "transformer.wte.weight", "gpt_neox.embed_in.weight")
+
+Shards = dict[str, dict[str, TensorEntry]]
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """`end_ids` are those of generation_config.json, then those that only config.json names."""
+
+    path: Path
+    digest: str
+    architecture: str
+    context_length: int
+    vocab_size: int
+    end_ids: tuple[int, ...]
+    files: tuple[FileInfo, ...]
+
+
+def inspect(path: Path) -> ModelInfo:
+    """Everything we rely on later, checked now; the first file that is wrong is named."""
+    _refuse_pickles(path)
+    config = read_json(path, CONFIG)
+    architecture = _architecture(config)
+    vocab_size = _positive(config, "vocab_size")
+    context = _positive(config, "max_position_embeddings", "n_positions")
+    shards = read_shards(path)
+    _check_tensors(path, architecture, config, shards)
+    end_ids = _end_ids(path, config, vocab_size)
+    _check_tokenizer(path, vocab_size, end_ids)
+    names = {CONFIG, *shards, *(str(name) for name in companions(path))}
+    if (path / INDEX).is_file():
+        names.add(INDEX)
+    files = tuple(_describe(path, name) for name in sorted(names))
+    return ModelInfo(path, _digest(files), architecture, context, vocab_size, end_ids, files)
+
+
+def read_json(path: Path, name: str) -> dict[str, Any]:
+    try:
+        values = json.loads((path / name).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadModel(name, f"is missing in {path}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadModel(name, "is not valid JSON") from error
+    if not isinstance(values, dict):
+        raise BadModel(name, "is not a JSON object")
+    return values
+
+
+def read_shards(path: Path) -> Shards:
+    """The tensors of each weights file, once every one is where the index says it is."""
+    present = {file.name for file in path.glob("*.safetensors")}
+    if (path / INDEX).is_file():
+        return _indexed_shards(path, present)
+    if WEIGHTS not in present:
+        missing = INDEX if present else WEIGHTS
+        raise BadModel(missing, f"is missing in {path}; weights must be safetensors")
+    _refuse_stray(present, {WEIGHTS})
+    return {WEIGHTS: _header(path / WEIGHTS)}
+
+
+def embedding_name(shards: Shards) -> str:
+    """The tensor that a tied head shares."""
+    for name in _EMBEDDINGS:
+        if any(name in tensors for tensors in shards.values()):
+            return name
+    raise BadModel(WEIGHTS, f"no embedding among its tensors (looked for {', '.join(_EMBEDDINGS)})")
+
+
+def _refuse_pickles(path: Path) -> None:
+    if not path.is_dir():
+        raise BadModel(str(path), "is not a directory")
+    for file in sorted(path.iterdir()):
+        if file.is_file() and is_pickled(file):
+            raise BadModel(file.name, "holds pickled data, which is never loaded; remove it")
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise BadModel(CONFIG, "names no architecture (architectures)")
+    name = names[0]
+    if not name.endswith(("ForCausalLM", "LMHeadModel")):
+        raise BadModel(CONFIG, f"{name} is not a causal language model")
+    if config.get("quantization_config"):
+        raise BadModel(CONFIG, "the weights are quantized (quantization_config)")
+    return name
+
+
+def _positive(config: Mapping[str, Any], *names: str) -> int:
+    for name in names:
+        value = config.get(name)
+        if type(value) is int and value > 0:
+            return value
+        if value is not None:
+            raise BadModel(CONFIG, f"{name} is {value!r}, not a positive integer")
+    raise BadModel(CONFIG, f"{names[0]} is missing")
+
+
+def _indexed_shards(path: Path, present: set[str]) -> Shards:
+    index = read_json(path, INDEX)
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise BadModel(INDEX, "has no weight_map")
+    for file in sorted(map(str, set(weight_map.values()))):
+        if file not in present:
+            raise BadModel(file, f"is named by {INDEX}, but missing")
+    _refuse_stray(present, set(weight_map.values()))
+    shards = {file: _header(path / file) for file in sorted(present)}
+    for name, file in weight_map.items():
+        if name not in shards[file]:
+            raise BadModel(file, f"lacks the tensor {name}, which {INDEX} places there")
+    for file, tensors in shards.items():
+        for name in tensors:
+            if weight_map.get(name) != file:
+                raise BadModel(file, f"holds the tensor {name}, which {INDEX} does not place there")
+    declared = (index.get("metadata") or {}).get("total_size")
+    total = total_size(shards)
+    if declared is not None and declared != total:
+        raise BadModel(INDEX, f"total_size is {declared}, the tensors take {total} bytes")
+    return shards
+
+
+def total_size(shards: Shards) -> int:
+    return sum(entry.size for tensors in shards.values() for entry in tensors.values())
+
+
+def _refuse_stray(present: set[str], known: set[str]) -> None:
+    for name in sorted(present - known):
+        raise BadModel(name, "is not part of the model: no index names it")
+
+
+def _header(path: Path) -> dict[str, TensorEntry]:
+    try:
+        return read_header(path)
+    except BadFile as error:
+        raise BadModel(error.file, error.reason) from error
+
+
+def _check_tensors(
+    path: Path, architecture: str, config: Mapping[str, Any], shards: Shards
+) -> None:
+    weights = INDEX if (path / INDEX).is_file() else WEIGHTS
+    found = {name: entry for tensors in shards.values() for name, entry in tensors.items()}
+    expected = expected_shapes(architecture, config)
+    if expected is None:
+        for name in missing_by_loading(path):
+            raise BadModel(weights, f"lacks the tensor {name}, which {CONFIG} calls for")
+        return
+    for name, shape in expected.items():
+        if name not in found:
+            raise BadModel(weights, f"lacks the tensor {name}, which {CONFIG} calls for")
+        if found[name].shape != shape:
+            actual = list(found[name].shape)
+            raise BadModel(weights, f"{name} has shape {actual}, {CONFIG} calls for {list(shape)}")
+    for name in found.keys() - expected.keys():
+        if name != HEAD and not name.endswith(".rotary_emb.inv_freq"):
+            raise BadModel(weights, f"holds the tensor {name}, which {CONFIG} has no place for")
+    if HEAD in found and HEAD not in expected:
+        _check_tied(path, shards)
+
+
+def _check_tied(path: Path, shards: Shards) -> None:
+    """A loader drops one of two tied tensors, so they have to be the same."""
+    first, second = (_tensor_hash(path, shards, name) for name in (HEAD, embedding_name(shards)))
+    if first != second:
+        reason = f"tie_word_embeddings is true, but {HEAD} differs from the embedding"
+        raise BadModel(CONFIG, reason)
+
+
+def _tensor_hash(path: Path, shards: Shards, name: str) -> str:
+    file, entry = next((f, tensors[name]) for f, tensors in shards.items() if name in tensors)
+    with (path / file).open("rb") as stream:
+        stream.seek((path / file).stat().st_size - _data_size(shards[file]) + entry.begin)
+        return hashlib.sha256(stream.read(entry.size)).hexdigest()
+
+
+def _data_size(tensors: Mapping[str, TensorEntry]) -> int:
+    return sum(entry.size for entry in tensors.values())
+
+
+def _end_ids(path: Path, config: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
+    sources = {CONFIG: config}
+    if (path / GENERATION_CONFIG).is_file():
+        sources = {GENERATION_CONFIG: read_json(path, GENERATION_CONFIG), **sources}
+    found: dict[int, None] = {}
+    for file, values in sources.items():
+        value = values.get("eos_token_id")
+        ids = [] if value is None else value if isinstance(value, list) else [value]
+        for token in ids:
+            if type(token) is not int or not 0 <= token < vocab_size:
+                raise BadModel(file, f"eos_token_id {token!r} is no token id below {vocab_size}")
+            found[token] = None
+    return tuple(found)
+
+
+def _check_tokenizer(path: Path, vocab_size: int, end_ids: tuple[int, ...]) -> None:
+    tokenizer = _load_tokenizer(path)
+    highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    if highest >= vocab_size:
+        raise BadModel(TOKENIZER, f"has the token id {highest}, the model knows {vocab_size}")
+    has_config = (path / TOKENIZER_CONFIG).is_file()
+    template = read_template(path, read_json(path, TOKENIZER_CONFIG) if has_config else {})
+    end = end_of_turn(template, tokenizer) if template else None
+    if template and end and end.id not in end_ids:
+        raise BadModel(
+            template.file,
+            f"the chat template ends the assistant's turn with {end.text!r} (id {end.id}), "
+            f"which is not among the end-of-sequence ids {list(end_ids)} "
+            f"of {GENERATION_CONFIG} and {CONFIG}",
+        )
+
+
+def _load_tokenizer(path: Path) -> "Tokenizer":
+    from tokenizers import Tokenizer
+
+    file = path / TOKENIZER
+    if not file.is_file():
+        raise BadModel(TOKENIZER, f"is missing in {path}")
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing narrower
+        raise BadModel(TOKENIZER, f"is not a tokenizer: {error}") from error
+
+
+def _describe(path: Path, name: str) -> FileInfo:
+    with (path / name).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return FileInfo(name, (path / name).stat().st_size, digest)
+
+
+def _digest(files: tuple[FileInfo, ...]) -> str:
+    lines = "".join(f"{file.path}\0{file.size}\0{file.sha256}\n" for file in files)
+    return "sha256:" + hashlib.sha256(lines.encode()).hexdigest()
