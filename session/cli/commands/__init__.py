@@ -1,0 +1,1 @@
+"""The commands, one subject a file. Each reads its arguments, calls one thing, prints."""

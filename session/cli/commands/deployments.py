@@ -1,0 +1,88 @@
+import time
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from session.cli.commands.versions import Number, Written
+from session.cli.errors import CommandFailed
+from session.cli.output import AsJson, note, show_fields, show_rows, waiting
+from session.cli.references import parse_reference
+from session.cli.service import Service
+
+app = typer.Typer(no_args_is_help=True, help="What is served, and under which name.")
+_COLUMNS = ("name", "status", "version", "previous", "pending", "updated_at")
+_POLL_S = 0.5
+Patience = Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait for it.")]
+
+
+@app.command("list")
+def list_deployments(as_json: AsJson = False) -> None:
+    """List the deployments."""
+    with Service.from_environment() as service:
+        show_rows(service.pages("/v1/deployments"), _COLUMNS, as_json=as_json)
+
+
+@app.command("show")
+def show_deployment(name: str, as_json: AsJson = False) -> None:
+    """Show one deployment."""
+    with Service.from_environment() as service:
+        show_fields(service.get(_path(name)), as_json=as_json)
+
+
+@app.command("history")
+def show_history(name: str, as_json: AsJson = False) -> None:
+    """List what a deployment has served, newest first."""
+    with Service.from_environment() as service:
+        rows = service.pages(f"{_path(name)}/history")
+    show_rows(rows, tuple(rows[0]) if rows else (), as_json=as_json)
+
+
+def promote(
+    group: Written,
+    version: Number = None,
+    *,
+    name: Annotated[str, typer.Option("--as", help="The name clients ask for.")],
+    timeout: Patience = 600,
+) -> None:
+    """Serve a merged version under a name, and wait until it answers."""
+    reference = parse_reference(group, version)
+    with Service.from_environment() as service:
+        service.post(f"{_path(name)}/promote", {"version": str(reference)})
+        _wait(service, name, str(reference), timeout)
+        note(f"{name} now serves {reference}; OpenAI clients: {service.url}/openai/v1")
+
+
+def rollback(name: str, timeout: Patience = 600) -> None:
+    """Return to the version a deployment served before, and wait until it answers."""
+    with Service.from_environment() as service:
+        found = service.post(f"{_path(name)}/rollback")
+        wanted = found["pending"]["version"] if found["pending"] else found["version"]
+        _wait(service, name, wanted, timeout)
+    note(f"{name} now serves {wanted}")
+
+
+def _wait(service: Service, name: str, wanted: str, timeout: float) -> None:
+    ends = time.monotonic() + timeout
+    with waiting(f"loading {wanted} for {name}"):
+        found = service.get(_path(name))
+        while _is_moving(found, wanted):
+            if time.monotonic() > ends:
+                raise CommandFailed(
+                    f"{name} still loads {wanted} after {timeout:g} s; see: deployments show {name}"
+                )
+            time.sleep(_POLL_S)
+            found = service.get(_path(name))
+    if found["status"] != "active" or found["version"] != wanted:
+        pending = found["pending"] or {}
+        reason = pending.get("error") or f"it is {found['status']} with {found['version']}"
+        raise CommandFailed(f"{name} does not serve {wanted}: {reason}")
+
+
+def _is_moving(found: dict[str, Any], wanted: str) -> bool:
+    pending = found["pending"]
+    return bool(pending) and pending["version"] == wanted and pending["status"] != "failed"
+
+
+def _path(name: str) -> str:
+    return f"/v1/deployments/{quote(name, safe='')}"

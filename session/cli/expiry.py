@@ -1,0 +1,26 @@
+"""When a token ends, as people write it: `30d`, `12h`, `4w`, or a moment such as 2030-01-31."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import typer
+
+_SPAN = re.compile(r"(?P<count>[1-9][0-9]{0,4})(?P<unit>[hdw])")
+_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
+
+
+def parse_expiry(text: str, *, at: datetime) -> datetime:
+    """A moment without a zone is in UTC."""
+    span = _SPAN.fullmatch(text)
+    if span is not None:
+        return at + timedelta(**{_UNITS[span["unit"]]: int(span["count"])})
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither a span such as 30d, 12h or 4w nor a moment such as 2030-01-31"
+        ) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if moment <= at:
+        raise typer.BadParameter(f"{text} is in the past")
+    return moment

@@ -1,0 +1,77 @@
+"""One installation as its operator sees it: settings, home, and a database ready for use."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from registry.kit import migrate
+from registry.kit.db import Database
+from registry.kit.errors import Kind, ServiceError
+from registry.settings import Settings
+
+T = TypeVar("T")
+_SESSION = Path(__file__).parents[1]
+
+
+class BadSetting(ServiceError):
+    kind = Kind.invalid
+
+
+class HomeNotWritable(ServiceError):
+    kind = Kind.unavailable
+
+    def __init__(self, home: Path, reason: str) -> None:
+        super().__init__(
+            f"the home {home} is not writable ({reason}); set MODELYARD_HOME to a folder that is"
+        )
+
+
+def load_settings(**given: Any) -> Settings:
+    """The environment's, but for what is given and not None."""
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        found = error.errors()[0]
+        name = "__".join(str(part) for part in found["loc"]).upper()
+        raise BadSetting(f"MODELYARD_{name}: {found['msg']}") from None
+
+
+def migrations() -> Path:
+    """A wheel carries them inside `session`; a checkout has them at its root."""
+    packed = _SESSION / "migrations"
+    return packed if packed.is_dir() else _SESSION.parent / "migrations"
+
+
+def open_home(settings: Settings) -> Path:
+    home = settings.home_path()
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = home / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise HomeNotWritable(home, error.strerror or str(error)) from None
+    return home
+
+
+async def make_ready(settings: Settings) -> None:
+    """The home and the schema this code needs: made if absent, refused if older or newer."""
+    open_home(settings)
+    await migrate.ensure(settings.database_url(), migrations())
+
+
+def in_transaction(settings: Settings, work: Callable[[AsyncSession], Awaitable[T]]) -> T:
+    async def run() -> T:
+        await make_ready(settings)
+        database = Database.connect(settings.database_url())
+        try:
+            async with database.begin() as db:
+                return await work(db)
+        finally:
+            await database.close()
+
+    return asyncio.run(run())

@@ -1,0 +1,92 @@
+"""What commands print: tables and JSON on stdout, progress and errors on stderr."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Row = Mapping[str, Any]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+_UNBOUNDED = 100_000  # columns; a pipe has no edge to wrap at
+
+
+def say(line: str) -> None:
+    typer.echo(line)
+
+
+def note(line: str) -> None:
+    """For the person, not for what reads our stdout."""
+    typer.echo(line, err=True)
+
+
+def show_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> None:
+    if as_json:
+        return _print_json(list(rows))
+    if not rows:
+        return note("none")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        numeric = all(isinstance(row.get(column), int | None) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    _stdout().print(table)
+
+
+def show_fields(fields: Row, *, as_json: bool) -> None:
+    if as_json:
+        return _print_json(fields)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in fields.items():
+        table.add_row(name, _cell(value))
+    _stdout().print(table)
+
+
+@contextmanager
+def waiting(line: str) -> Iterator[None]:
+    """A spinner for a person; one plain line for a log."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        note(line)
+        yield
+        return
+    with console.status(Text(line)):
+        yield
+
+
+def _stdout() -> Console:
+    return Console(width=None if sys.stdout.isatty() else _UNBOUNDED, highlight=False)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _cell(value: Any) -> Text:
+    """Unprintable characters come from whoever wrote the text; a terminal would obey them."""
+    text = _words(value)
+    return Text("".join(char if char.isprintable() else "?" for char in text))
+
+
+def _words(value: Any) -> str:
+    match value:
+        case None | "" | [] | {}:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:g}"
+        case dict():
+            return ", ".join(f"{key}={_words(item)}" for key, item in value.items())
+        case list():
+            return ", ".join(map(_words, value))
+        case _:
+            return str(value)

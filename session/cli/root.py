@@ -1,0 +1,73 @@
+"""`modelyard`: the table of commands, and the one place where a failure becomes a line.
+
+Commands of a client import neither a database nor a web framework, so that they start at once
+and work where only the client is installed. What needs more imports it when it runs.
+"""
+
+from collections.abc import Sequence
+
+import typer
+
+from registry.kit.errors import ServiceError
+from session.cli.commands import (
+    accounts,
+    deployments,
+    groups,
+    models,
+    processes,
+    schema,
+    sessions,
+    tokens,
+    usage,
+    versions,
+)
+from session.cli.errors import CommandFailed
+from session.cli.output import note
+from session.client.errors import APIError, ModelyardError
+
+_OURS = {"modelyard", "session", "registry", "exporters"}
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Training sessions for language models, and the versions that come of them.",
+)
+
+_RUN = "The service"
+app.command(rich_help_panel=_RUN)(processes.serve)
+app.command(hidden=True)(processes.worker)
+app.command("serve-model", hidden=True)(processes.serve_model)
+
+_OPERATE = "On the service's machine"
+app.add_typer(schema.app, name="db", rich_help_panel=_OPERATE)
+app.add_typer(models.app, name="models", rich_help_panel=_OPERATE)
+app.add_typer(accounts.app, name="accounts", rich_help_panel=_OPERATE)
+app.add_typer(tokens.app, name="tokens", rich_help_panel=_OPERATE)
+
+_USE = "From anywhere, with a token"
+app.add_typer(sessions.app, name="sessions", rich_help_panel=_USE)
+app.add_typer(groups.app, name="groups", rich_help_panel=_USE)
+app.add_typer(versions.app, name="versions", rich_help_panel=_USE)
+app.command(rich_help_panel=_USE)(versions.merge)
+app.command(rich_help_panel=_USE)(deployments.promote)
+app.command(rich_help_panel=_USE)(deployments.rollback)
+app.add_typer(deployments.app, name="deployments", rich_help_panel=_USE)
+app.command(rich_help_panel=_USE)(usage.usage)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Ends the process: 0, 1 for what failed, 2 for a command line that makes no sense."""
+    try:
+        app(arguments, prog_name="modelyard")
+    except (CommandFailed, ModelyardError, ServiceError) as error:
+        note(f"modelyard: {error.detail if isinstance(error, APIError) else error}")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in _OURS:
+            raise
+        note(
+            f"modelyard: this command needs {package}, which is not installed;"
+            " run: pip install 'modelyard[server,engine]'"
+        )
+    raise SystemExit(1)
