@@ -119,6 +119,11 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="load"):
     with_optimizer: bool = False
 
 
+def kind_of(body: "Body") -> str:
+    """The tag that names the body's form."""
+    return str(body.__struct_config__.tag)
+
+
 Body = Create | Forward | ForwardBackward | OptimStep | ClearGradient | Save | Load
 
 

@@ -1,6 +1,5 @@
 """Ask for a merge, claim it, end it."""
 
-from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor
@@ -9,38 +8,9 @@ from registry.kit.ids import new_id
 from registry.packages import service as packages
 from registry.packages.model import PackageKind
 from registry.packages.service import PackageRef
-from session.lifecycle.model import Worker
 from session.merges.errors import MergedAlready, MergeNotFound
 from session.merges.model import Merge, MergeStatus
-
-
-class MergeRepository:
-    def __init__(self, db: AsyncSession) -> None:
-        self._db = db
-
-    def add(self, merge: Merge) -> None:
-        self._db.add(merge)
-
-    async def find(self, account_id: str, merge_id: str) -> Merge | None:
-        query = select(Merge).where(Merge.account_id == account_id, Merge.id == merge_id)
-        return (await self._db.scalars(query)).one_or_none()
-
-    async def oldest_free(self) -> Merge | None:
-        """Waiting, or left behind by a worker that is gone."""
-        orphaned = Merge.worker_id.not_in(select(Worker.id))
-        query = (
-            select(Merge)
-            .where(
-                or_(
-                    Merge.status == MergeStatus.pending,
-                    (Merge.status == MergeStatus.running) & orphaned,
-                )
-            )
-            .order_by(Merge.id)
-            .limit(1)
-            .with_for_update(skip_locked=True)
-        )
-        return (await self._db.scalars(query)).one_or_none()
+from session.merges.repository import MergeRepository
 
 
 async def request(db: AsyncSession, actor: Actor, ref: PackageRef) -> Merge:

@@ -14,6 +14,7 @@ from registry.kit.ids import new_id
 from registry.usage import service as usage
 from registry.usage.model import Category
 from session import wire
+from session.engine.port import LoraConfig
 from session.lifecycle.model import TrainingSession
 from session.operations.errors import InvalidBody, InvalidNumber, NumberTaken, OperationNotFound
 from session.operations.model import Operation, OperationStatus
@@ -85,6 +86,21 @@ async def accept(
     if not known.is_retry(token=token, body_hash=stored.digest):
         raise NumberTaken(number, operation_id=known.id, held=known.body_hash, given=stored.digest)
     return known
+
+
+async def accept_creation(
+    db: AsyncSession,
+    session: TrainingSession,
+    lora: LoraConfig,
+    *,
+    source: str | None,
+    with_optimizer: bool,
+) -> Operation:
+    """Operation 0, which every session begins with."""
+    adapter = wire.Lora(lora.rank, lora.alpha, lora.targets, lora.seed)
+    packed = wire.pack(wire.Create(adapter, source, with_optimizer))
+    stored = StoredBody(sha256(packed).hexdigest(), packed, None)
+    return await accept(db, session, number=0, token=session.id, stored=stored, kind="create")
 
 
 async def _insert(

@@ -1,0 +1,198 @@
+"""Our REST for sessions, operations, samples and merges. Translation only."""
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Body, Query, Request, Response
+
+from registry.api.auth import Member, Viewer
+from registry.artifacts.store import BlobStore
+from registry.kit.db import Database
+from registry.kit.pages import Cursors
+from registry.kit.rest import Db, ReadDb
+from registry.packages.service import PackageRef
+from session import wire
+from session.api.samples import take_samples
+from session.api.schemas import (
+    MergeOut,
+    MetricsOut,
+    SessionIn,
+    SessionOut,
+    SessionPage,
+    StepMetrics,
+)
+from session.api.waiting import operation_once_ended, until
+from session.lifecycle import service as lifecycle
+from session.lifecycle.model import Status
+from session.lifecycle.repository import SessionRepository
+from session.merges import service as merges
+from session.operations import service as operations
+from session.worker.channel import WorkerChannel
+
+router = APIRouter(prefix="/v1")
+Wait = Annotated[float, Query(ge=0, le=25, description="seconds to hold the answer for news")]
+_SUBMISSION: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "One versioned form, as MessagePack or JSON: see docs/rest.md",
+        "content": {wire.MEDIA: {}, "application/json": {"schema": {"type": "object"}}},
+    }
+}
+
+
+@router.post("/sessions", status_code=201, tags=["sessions"])
+async def create_session(
+    request: Request, actor: Member, body: Annotated[SessionIn, Body()]
+) -> SessionOut:
+    state = request.app.state
+    database: Database = state.database
+    channel: WorkerChannel = state.channel
+    async with database.begin() as db:
+        session, lora = await lifecycle.create(db, actor, body.wish())
+        await operations.accept_creation(
+            db, session, lora, source=body.from_version, with_optimizer=body.with_optimizer
+        )
+    await channel.wake()
+    return SessionOut.of(session)
+
+
+@router.get("/sessions", tags=["sessions"])
+async def list_sessions(
+    db: ReadDb,
+    actor: Viewer,
+    status: Status | None = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: str | None = None,
+) -> SessionPage:
+    cursors = Cursors((str,), ("sessions", actor.account_id, status))
+    position = cursors.read(cursor)
+    rows = await SessionRepository(db, actor.account_id).page(
+        status=status, before=str(position[0]) if position else None, limit=limit + 1
+    )
+    page = cursors.page(rows, limit, lambda row: (row.id,))
+    return SessionPage(
+        data=[SessionOut.of(row) for row in page.items], next_cursor=page.next_cursor
+    )
+
+
+@router.get("/sessions/{name}", tags=["sessions"])
+async def show_session(request: Request, actor: Viewer, name: str, wait: Wait = 0) -> SessionOut:
+    """By id or name. With `wait`, held while the session is starting or stopping."""
+    database: Database = request.app.state.database
+
+    async def look() -> SessionOut | None:
+        async with database.read() as db:
+            found = await lifecycle.require_session(db, actor, name)
+        shown.append(SessionOut.of(found))
+        return None if found.status in (Status.created, Status.stopping) else shown[-1]
+
+    shown: list[SessionOut] = []
+    return await until(look, wait) or shown[-1]
+
+
+@router.post("/sessions/{name}/stop", status_code=202, tags=["sessions"])
+async def stop_session(request: Request, actor: Member, name: str) -> SessionOut:
+    """Accepted operations are run first."""
+    database: Database = request.app.state.database
+    channel: WorkerChannel = request.app.state.channel
+    async with database.begin() as db:
+        session = await lifecycle.stop(db, actor, name)
+    await channel.wake(session.id)
+    return SessionOut.of(session)
+
+
+@router.get("/sessions/{name}/metrics", tags=["sessions"])
+async def show_metrics(db: ReadDb, actor: Viewer, name: str) -> MetricsOut:
+    """What each optimizer step measured, and what the client logged, by step."""
+    steps: dict[int, dict[str, float]] = {}
+    for row in await lifecycle.metrics(db, actor, name):
+        steps.setdefault(row.step, {})[row.name] = row.value
+    return MetricsOut(data=[StepMetrics(step=step, metrics=m) for step, m in steps.items()])
+
+
+@router.post("/sessions/{name}/metrics", status_code=204, tags=["sessions"])
+async def log_metrics(db: Db, actor: Member, name: str, body: StepMetrics) -> None:
+    await lifecycle.log_metrics(db, actor, name, step=body.step, numbers=body.metrics)
+
+
+@router.post(
+    "/sessions/{name}/operations",
+    status_code=202,
+    tags=["operations"],
+    openapi_extra=_SUBMISSION,
+)
+async def submit(request: Request, actor: Member, name: str) -> Response:
+    """Stored before it is acknowledged; run in the order of its number."""
+    state = request.app.state
+    database: Database = state.database
+    store: BlobStore = state.store
+    channel: WorkerChannel = state.channel
+    form = operations.read_submission(await request.body(), json=_is_json(request))
+    async with database.read() as db:
+        session = await lifecycle.require_session(db, actor, name)
+    stored = await operations.store_body(store, session, form.body)
+    async with database.begin() as db:
+        session = await lifecycle.require_session(db, actor, session.id)
+        accepted = await operations.accept(
+            db,
+            session,
+            number=form.number,
+            token=form.token,
+            stored=stored,
+            kind=wire.kind_of(form.body),
+        )
+    await channel.wake(session.id)
+    return answer(request, operations.as_wire(accepted), status=202)
+
+
+@router.get("/operations/{operation_id}", tags=["operations"])
+async def show_operation(
+    request: Request, actor: Viewer, operation_id: str, wait: Wait = 0
+) -> Response:
+    """Held until the operation has ended, or for `wait` seconds."""
+    state = request.app.state
+    found = await operation_once_ended(state.database, state.channel, actor, operation_id, wait)
+    return answer(request, operations.as_wire(found))
+
+
+@router.post("/samples", tags=["sampling"], openapi_extra=_SUBMISSION)
+async def sample(request: Request, actor: Member) -> Response:
+    """Held until all samples are there. The same token again gives the same answer."""
+    state = request.app.state
+    raw, json = await request.body(), _is_json(request)
+    return answer(request, await take_samples(state.database, state.channel, actor, raw, json=json))
+
+
+@router.post("/groups/{group}/versions/{version}/merge", status_code=202, tags=["versions"])
+async def merge(request: Request, actor: Member, group: str, version: int) -> MergeOut:
+    """Ask for a `merged` version of a `state` or an `adapter`."""
+    database: Database = request.app.state.database
+    async with database.begin() as db:
+        asked = await merges.request(db, actor, PackageRef.parse(f"{group}@{version}"))
+    await request.app.state.channel.wake()
+    return MergeOut.of(asked)
+
+
+@router.get("/merges/{merge_id}", tags=["versions"])
+async def show_merge(request: Request, actor: Viewer, merge_id: str, wait: Wait = 0) -> MergeOut:
+    database: Database = request.app.state.database
+
+    async def look() -> MergeOut | None:
+        async with database.read() as db:
+            found = await merges.require_merge(db, actor, merge_id)
+        shown.append(MergeOut.of(found))
+        return shown[-1] if found.is_final else None
+
+    shown: list[MergeOut] = []
+    return await until(look, wait) or shown[-1]
+
+
+def _is_json(request: Request) -> bool:
+    return request.headers.get("content-type", "").startswith("application/json")
+
+
+def answer(request: Request, value: msgspec.Struct, *, status: int = 200) -> Response:
+    """MessagePack for who accepts it, JSON for everybody else."""
+    if wire.MEDIA in request.headers.get("accept", ""):
+        return Response(wire.pack(value), status, media_type=wire.MEDIA)
+    return Response(msgspec.json.encode(value), status, media_type="application/json")

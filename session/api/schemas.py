@@ -1,0 +1,129 @@
+"""Our REST's bodies for sessions, metrics and merges."""
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from session.lifecycle.model import TrainingSession
+from session.lifecycle.service import LoraWish, SessionWish
+from session.merges.model import Merge
+
+Text = Annotated[str, Field(max_length=1024)]
+Metadata = Annotated[dict[Annotated[str, Field(max_length=128)], Text], Field(max_length=50)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class LoraIn(_Body):
+    rank: int = 32
+    alpha: float | None = Field(None, description="32 where absent; scaling is alpha / rank")
+    seed: int | None = Field(None, description="drawn by the service where absent")
+    targets: list[str] | None = Field(None, description="module suffixes; beats the three flags")
+    train_attn: bool = True
+    train_mlp: bool = True
+    train_unembed: bool = True
+
+
+class SessionIn(_Body):
+    base_model: str | None = Field(None, description="may be absent with from_version")
+    name: str | None = None
+    group: str | None = Field(None, description="made if it does not exist; 'default' if absent")
+    lora: LoraIn = LoraIn()
+    from_version: str | None = Field(None, description="GROUP@VERSION to take weights from")
+    with_optimizer: bool = Field(False, description="needs a version of kind state")
+    metadata: Metadata = {}
+
+    def wish(self) -> SessionWish:
+        lora = self.lora.model_dump()
+        targets = lora.pop("targets")
+        return SessionWish(
+            base_model=self.base_model,
+            name=self.name,
+            group=self.group,
+            lora=LoraWish(**lora, targets=None if targets is None else tuple(targets)),
+            from_version=self.from_version,
+            with_optimizer=self.with_optimizer,
+            metadata=self.metadata,
+        )
+
+
+class LoraOut(BaseModel):
+    rank: int
+    alpha: float
+    targets: list[str]
+    seed: int
+
+
+class SessionOut(BaseModel):
+    id: str
+    name: str
+    status: str
+    base_model: str
+    group: str
+    lora: LoraOut
+    parent: str | None
+    step: int
+    error: str | None
+    next_number: int
+    created_at: datetime
+    last_active_at: datetime
+    ended_at: datetime | None
+    metadata: dict[str, str]
+
+    @classmethod
+    def of(cls, session: TrainingSession) -> "SessionOut":
+        return cls(
+            id=session.id,
+            name=session.name,
+            status=session.status,
+            base_model=session.base_model,
+            group=session.group_name,
+            lora=LoraOut(**session.lora),
+            parent=session.parent_ref,
+            step=session.step,
+            error=session.error,
+            next_number=session.next_number,
+            created_at=session.created_at,
+            last_active_at=session.last_active_at,
+            ended_at=session.ended_at,
+            metadata=session.user_metadata,
+        )
+
+
+class SessionPage(BaseModel):
+    data: list[SessionOut]
+    next_cursor: str | None
+
+
+class StepMetrics(_Body):
+    step: int
+    metrics: dict[str, float]
+
+
+class MetricsOut(BaseModel):
+    data: list[StepMetrics]
+
+
+class MergeOut(BaseModel):
+    id: str
+    status: str
+    source: str
+    version: str | None
+    error: str | None
+    created_at: datetime
+    completed_at: datetime | None
+
+    @classmethod
+    def of(cls, merge: Merge) -> "MergeOut":
+        return cls(
+            id=merge.id,
+            status=merge.status,
+            source=merge.source_ref,
+            version=merge.version_ref,
+            error=merge.error,
+            created_at=merge.created_at,
+            completed_at=merge.completed_at,
+        )

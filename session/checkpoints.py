@@ -1,0 +1,79 @@
+"""The one bridge to the registry's packages: what a worker writes becomes a version, and what a
+version holds becomes files that an engine reads."""
+
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from registry.access.actor import Actor, Role
+from registry.artifacts.manifest import FileEntry
+from registry.artifacts.store import BlobStore
+from registry.artifacts.transfer import materialize
+from registry.kit.db import Database
+from registry.models import service as models
+from registry.models.model import BaseModel
+from registry.packages import service as packages
+from registry.packages.model import Package
+from registry.packages.service import PackageRef
+from session.engine.port import BaseRef
+
+ADAPTER = "checkpoints/hf"
+MERGED = "checkpoints/hf_merged"
+STATE = "state"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a set of verified files lies in the object store."""
+
+    id: str
+    prefix: str
+    files: Sequence[FileEntry]
+
+    def parts(self, *folders: str) -> "Stored":
+        kept = [f for f in self.files if any(f.path.startswith(folder + "/") for folder in folders)]
+        return Stored(self.id, self.prefix, kept)
+
+
+def account_actor(account_id: str) -> Actor:
+    """The account itself, for work that a worker does in its name."""
+    return Actor(account_id, Role.member)
+
+
+async def stored(db: AsyncSession, account_id: str, ref: PackageRef) -> tuple[Package, Stored]:
+    package = await packages.require_version(db, account_actor(account_id), ref)
+    files = await packages.files(db, package)
+    return package, Stored(package.id, package.prefix, files)
+
+
+@asynccontextmanager
+async def on_disk(store: BlobStore, found: Stored, workdir: Path) -> AsyncIterator[Path]:
+    """The files, verified, in a folder that is gone afterwards."""
+    async with scratch(workdir) as folder:
+        target = folder / "files"
+        await materialize(store, found.prefix, found.files, target)
+        yield target
+
+
+@asynccontextmanager
+async def scratch(workdir: Path) -> AsyncIterator[Path]:
+    workdir.mkdir(parents=True, exist_ok=True)
+    folder = Path(mkdtemp(dir=workdir))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def base_ref(base: BaseModel) -> BaseRef:
+    return BaseRef.of(base.name, base.digest, base.path)
+
+
+async def require_base(database: Database, name: str) -> BaseRef:
+    async with database.read() as db:
+        return base_ref(await models.require_base_model(db, name))

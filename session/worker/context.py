@@ -1,0 +1,98 @@
+"""What every part of a worker needs, and the little that they share."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from registry.artifacts.store import BlobStore
+from registry.kit.db import Database
+from registry.kit.errors import Kind, ServiceError
+from session import wire
+from session.checkpoints import ADAPTER, Stored, on_disk
+from session.engine.port import BaseRef, Engine, EngineError
+
+
+@dataclass(slots=True)
+class Context:
+    worker_id: str
+    database: Database
+    store: BlobStore
+    engine: Engine
+    workdir: Path
+    done: "Announcements" = field(default_factory=lambda: Announcements())
+
+
+class Announcements:
+    """Who waits for an operation to end. Only hints: the row is read before and after."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+
+    def announce(self, operation_id: str) -> None:
+        for event in self._waiting.get(operation_id, ()):
+            event.set()
+
+    @asynccontextmanager
+    async def listening(self, operation_id: str) -> AsyncIterator[asyncio.Event]:
+        event = asyncio.Event()
+        self._waiting.setdefault(operation_id, set()).add(event)
+        try:
+            yield event
+        finally:
+            waiting = self._waiting[operation_id]
+            waiting.discard(event)
+            if not waiting:
+                del self._waiting[operation_id]
+
+
+def failure(error: Exception) -> wire.Failure:
+    """What a client may read of an error: the engine's and the service's own words, no others."""
+    match error:
+        case EngineError():
+            return wire.Failure(Kind.invalid, str(error))
+        case ServiceError():
+            return wire.Failure(error.kind, error.message)
+        case OSError():
+            reason = error.strerror or type(error).__name__
+            return wire.Failure(Kind.unavailable, f"storage: {reason}")
+        case _:
+            return wire.Failure(Kind.internal, "unexpected error; the worker's log has it")
+
+
+class Adapters:
+    """Adapters that the engine holds for sampling, newest used last; none goes while in use."""
+
+    def __init__(self, context: Context, *, limit: int = 32) -> None:
+        self._context = context
+        self._limit = limit
+        self._users: dict[str, int] = {}
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def using(
+        self, adapter_id: str, base: BaseRef, find: Callable[[], Awaitable[Stored]]
+    ) -> AsyncIterator[None]:
+        """Load the adapter if need be and keep it while the block runs."""
+        async with self._lock:
+            if adapter_id not in self._users:
+                await self._load(adapter_id, base, await find())
+            self._users[adapter_id] = self._users.pop(adapter_id, 0) + 1
+        try:
+            yield
+        finally:
+            self._users[adapter_id] -= 1
+            await self._trim()
+
+    async def _load(self, adapter_id: str, base: BaseRef, found: Stored) -> None:
+        context = self._context
+        async with on_disk(context.store, found.parts(ADAPTER), context.workdir) as files:
+            await context.engine.load_adapter(adapter_id, base=base, source=files / ADAPTER)
+
+    async def _trim(self) -> None:
+        async with self._lock:
+            idle = [adapter_id for adapter_id, users in self._users.items() if not users]
+            for adapter_id in idle[: max(0, len(self._users) - self._limit)]:
+                del self._users[adapter_id]
+                await self._context.engine.drop(adapter_id)

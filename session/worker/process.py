@@ -1,0 +1,108 @@
+"""A worker: takes leases on sessions, runs each beside the others, merges, and serves sampling."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from session.lifecycle.model import Worker as WorkerRow
+from session.lifecycle.repository import WorkerRepository
+from session.operations.model import Operation
+from session.worker.context import Context
+from session.worker.merging import merge_one
+from session.worker.runner import SessionRunner
+from session.worker.samples import Sampling
+
+log = structlog.get_logger()
+_POLL_S = 1.0
+_HEARTBEAT_S = 5.0
+
+
+class Worker:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._wake = asyncio.Event()
+        self._runners: dict[str, SessionRunner] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._background: list[asyncio.Task[None]] = []
+        self.sampling = Sampling(context, self._runners)
+
+    async def start(self, *, address: str, secret: str) -> None:
+        async with self._context.database.begin() as db:
+            worker_id = self._context.worker_id
+            WorkerRepository(db).add(WorkerRow(id=worker_id, address=address, secret=secret))
+        loops = (self._beat(), self._lease(), self._merge())
+        self._background = [asyncio.create_task(_keep_going(loop)) for loop in loops]
+        log.info("worker.ready", worker=self._context.worker_id, address=address)
+
+    async def close(self) -> None:
+        """Stop between operations. What is being saved is finished; the log holds the rest."""
+        for task in (*self._background, *self._tasks.values()):
+            task.cancel()
+        await asyncio.gather(*self._background, *self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*(runner.drain() for runner in self._runners.values()))
+        async with self._context.database.begin() as db:
+            await WorkerRepository(db).remove(self._context.worker_id)
+
+    def wake(self, session_id: str | None) -> None:
+        runner = self._runners.get(session_id or "")
+        if runner is not None:
+            runner.wake()
+        else:
+            self._wake.set()
+
+    async def wait(self, operation_id: str, seconds: float) -> bool:
+        """Listen first, then look: an end between the two is not missed."""
+        async with self._context.done.listening(operation_id) as ended:
+            async with self._context.database.read() as db:
+                operation = await db.get(Operation, operation_id)
+            if operation is None or operation.is_final:
+                return True
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), seconds)
+            return ended.is_set()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(_HEARTBEAT_S)
+            async with self._context.database.begin() as db:
+                await WorkerRepository(db).beat(self._context.worker_id)
+
+    async def _lease(self) -> None:
+        while True:
+            self._wake.clear()
+            await self._take()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), _POLL_S)
+
+    async def _take(self) -> None:
+        async with self._context.database.begin() as db:
+            taken = await WorkerRepository(db).unheld()
+            for session in taken:
+                session.worker_id = self._context.worker_id
+                session.lease_epoch += 1
+        for session in taken:
+            log.info("session.leased", session=session.id, epoch=session.lease_epoch)
+            runner = self._runners[session.id] = SessionRunner(self._context, session.id)
+            task = self._tasks[session.id] = asyncio.create_task(runner.run())
+            task.add_done_callback(lambda _, session_id=session.id: self._forget(session_id))
+
+    def _forget(self, session_id: str) -> None:
+        if self._runners[session_id].ended.is_set():
+            del self._runners[session_id], self._tasks[session_id]
+
+    async def _merge(self) -> None:
+        while True:
+            if not await merge_one(self._context):
+                await asyncio.sleep(_POLL_S)
+
+
+async def _keep_going(loop: Coroutine[Any, Any, None]) -> None:
+    """A loop that dies takes its part of the worker with it, so say so loudly."""
+    try:
+        await loop
+    except Exception as error:
+        log.critical("worker.loop_died", exc_info=error)
+        raise

@@ -1,0 +1,115 @@
+"""Sampling on this worker: find the weights, stream from the engine, keep and meter the answer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, aclosing
+
+import structlog
+
+from registry.artifacts.manifest import FileEntry
+from registry.kit.errors import Kind, ServiceError
+from session import wire
+from session.checkpoints import Stored
+from session.engine.port import BaseRef, EngineError
+from session.lifecycle.errors import WorkerAway
+from session.sampling import service as sampling
+from session.sampling.errors import WeightsNotFound
+from session.sampling.frames import Ask, Chunk, End, Error, Frame, Gathering, from_engine
+from session.sampling.repository import require_request, require_weights
+from session.worker.context import Adapters, Context, failure
+from session.worker.runner import SessionRunner
+
+log = structlog.get_logger()
+_LIVE_S = 120.0
+
+
+class Sampling:
+    def __init__(self, context: Context, runners: Mapping[str, SessionRunner]) -> None:
+        self._context = context
+        self._runners = runners
+        self._adapters = Adapters(context)
+        self._in_flight: set[str] = set()
+
+    async def stream(self, ask: Ask) -> AsyncIterator[Frame]:
+        """Chunks as they come, then the whole, or why there is none."""
+        if ask.request_id in self._in_flight:
+            yield Error(wire.Failure(Kind.unavailable, "this request is running; ask again"))
+            return
+        self._in_flight.add(ask.request_id)
+        form = ask.form
+        gathering = Gathering(ask.request_id, prompt_tokens=form.prompt.array().size, n=form.n)
+        is_settled = False
+        try:
+            async with aclosing(self._chunks(ask)) as chunks:
+                async for chunk in chunks:
+                    gathering.add(chunk)
+                    yield chunk
+            await self._complete(ask, gathering.samples(), is_cut=False)
+            is_settled = True
+            yield End(gathering.samples())
+        except Exception as error:  # the worker's edge: reported and logged
+            if not isinstance(error, EngineError | ServiceError):
+                log.error("sampling.failed", request=ask.request_id, exc_info=error)
+            is_settled = True
+            await self._fail(ask, failure(error))
+            yield Error(failure(error))
+        finally:
+            self._in_flight.discard(ask.request_id)
+            if not is_settled:  # the reader went away
+                await asyncio.shield(self._complete(ask, gathering.samples(), is_cut=True))
+
+    async def _chunks(self, ask: Ask) -> AsyncIterator[Chunk]:
+        async with AsyncExitStack() as stack:
+            await self._ready(ask, stack)
+            request = sampling.engine_request(ask.form, ask.target)
+            stream = self._context.engine.sample(request)
+            stack.push_async_callback(stream.aclose)  # type: ignore[attr-defined]  # a generator
+            async for chunk in stream:
+                yield from_engine(chunk)
+
+    async def _ready(self, ask: Ask, stack: AsyncExitStack) -> None:
+        """Wait for a session that is coming back; load a version or sampler weights."""
+        target = ask.target
+        if target.kind == "base":
+            return
+        assert target.weights is not None
+        if target.kind == "session":
+            await self._live(target.weights)
+            return
+        find = self._version if target.kind == "version" else self._weights
+        base = BaseRef.of(target.base_name, target.base_digest, target.base_path)
+        weights = target.weights
+        await stack.enter_async_context(self._adapters.using(weights, base, lambda: find(weights)))
+
+    async def _live(self, session_id: str) -> None:
+        runner = self._runners.get(session_id)
+        if runner is None:
+            raise WorkerAway("it does not hold this session yet")
+        try:
+            await asyncio.wait_for(runner.live.wait(), _LIVE_S)
+        except TimeoutError:
+            raise WorkerAway("the session is still being restored") from None
+
+    async def _version(self, package_id: str) -> Stored:
+        from registry.packages.service import package_files
+
+        async with self._context.database.read() as db:
+            prefix, files = await package_files(db, package_id)
+        return Stored(package_id, prefix, files)
+
+    async def _weights(self, weights_id: str) -> Stored:
+        async with self._context.database.read() as db:
+            row = await require_weights(db, weights_id)
+        if row is None:
+            raise WeightsNotFound(weights_id)
+        files = [FileEntry(f["path"], f["size"], f["sha256"]) for f in row.files]
+        return Stored(row.id, row.prefix, files)
+
+    async def _complete(self, ask: Ask, samples: wire.Samples, *, is_cut: bool) -> None:
+        async with self._context.database.begin() as db:
+            request = await require_request(db, ask.request_id)
+            await sampling.complete(db, request, samples, is_cut=is_cut)
+
+    async def _fail(self, ask: Ask, why: wire.Failure) -> None:
+        async with self._context.database.begin() as db:
+            sampling.fail(await require_request(db, ask.request_id), why)
