@@ -1,0 +1,1 @@
+"""Single-device computation in torch: no database, no HTTP, no threads."""

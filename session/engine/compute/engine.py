@@ -1,0 +1,127 @@
+"""Everything that an engine knows: base models, models in training, adapters to sample from.
+
+Synchronous and not thread-safe; whoever holds it runs its calls one at a time. Work that takes long
+is an iterator, of which each item is one turn.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from session.engine.compute import sampler, weights
+from session.engine.compute.batch import check, collate, pack
+from session.engine.compute.lora import Adapter, new_adapter
+from session.engine.compute.losses import complete_config
+from session.engine.compute.model import BaseModel, load_base
+from session.engine.compute.optim import check_params
+from session.engine.compute.training import Training, backward, run_batch
+from session.engine.port import (
+    AdamParams,
+    BaseRef,
+    Datum,
+    EngineError,
+    LoraConfig,
+    Loss,
+    LossOutput,
+    PoisonedGradient,
+    SampleChunk,
+    SampleRequest,
+    StepResult,
+)
+
+Results = dict[int, LossOutput]
+
+
+class Compute:
+    def __init__(self, *, micro_batch_tokens: int) -> None:
+        self._micro_batch_tokens = micro_batch_tokens
+        self._bases: dict[str, BaseModel] = {}
+        self._models: dict[str, Training] = {}
+        self._adapters: dict[str, Adapter] = {}
+
+    def create_model(self, model_id: str, base: BaseRef, lora: LoraConfig) -> None:
+        if model_id in self._models:
+            raise EngineError(f"model {model_id!r} exists already")
+        loaded = self._base(base)
+        self._models[model_id] = Training.fresh(loaded, lora, new_adapter(loaded.layers, lora))
+
+    def forward(
+        self, model_id: str, data: Sequence[Datum], loss: Loss, config: Mapping[str, float]
+    ) -> Iterator[Results]:
+        training = self.model(model_id)
+        base, adapter = training.base, training.adapter
+        complete = complete_config(loss, config)
+        for rows in pack(check(base, data, loss), self._micro_batch_tokens):
+            yield run_batch(base, adapter, collate(rows), loss=loss, config=complete)[0]
+
+    def forward_backward(
+        self, model_id: str, data: Sequence[Datum], loss: Loss, config: Mapping[str, float]
+    ) -> Iterator[Results]:
+        """Poisoned from the first turn to the last: whatever ends it early leaves it so."""
+        training = self.model(model_id)
+        self._models[model_id] = replace(training, poisoned=True)
+        base, adapter = training.base, training.adapter
+        complete = complete_config(loss, config)
+        after = training
+        for rows in pack(check(base, data, loss), self._micro_batch_tokens):
+            results, total, leaves = run_batch(
+                base, adapter, collate(rows), loss=loss, config=complete
+            )
+            after = after.plus_gradient(backward(base, total, leaves))
+            yield results
+        self.model(model_id)  # raises where it was dropped meanwhile
+        self._models[model_id] = after
+
+    def optim_step(self, model_id: str, params: AdamParams) -> StepResult:
+        training = self.model(model_id)
+        if training.poisoned:
+            self.clear_gradient(model_id)
+            raise PoisonedGradient(
+                "a forward_backward since the last step failed: step refused, gradient cleared"
+            )
+        check_params(params)
+        after, result = training.stepped(params)
+        self._models[model_id] = after
+        return result
+
+    def clear_gradient(self, model_id: str) -> None:
+        self._models[model_id] = self.model(model_id).without_gradient()
+
+    def load(self, model_id: str, source: Path, *, with_optimizer: bool) -> None:
+        self.clear_gradient(model_id)
+        training = self.model(model_id)
+        self._models[model_id] = weights.restore(training, source, with_optimizer=with_optimizer)
+
+    def load_adapter(self, adapter_id: str, base: BaseRef, source: Path) -> None:
+        self._adapters[adapter_id] = weights.read_adapter(self._base(base), source)
+
+    def drop(self, weights_id: str) -> None:
+        self._models.pop(weights_id, None)
+        self._adapters.pop(weights_id, None)
+
+    def model(self, model_id: str) -> Training:
+        found = self._models.get(model_id)
+        if found is None:
+            raise EngineError(f"no model {model_id!r} in this engine")
+        return found
+
+    def weights(self, weights_id: str | None) -> Adapter | None:
+        """What a sample admitted now computes with."""
+        if weights_id is None:
+            return None
+        training = self._models.get(weights_id)
+        adapter = self._adapters.get(weights_id) if training is None else training.adapter
+        if adapter is None:
+            raise EngineError(f"no weights {weights_id!r} in this engine")
+        return adapter
+
+    def sample(
+        self, request: SampleRequest, adapter: Adapter | None
+    ) -> Iterator[list[SampleChunk]]:
+        base = self._base(request.base)
+        yield from sampler.sample(base, adapter, request, chunk_tokens=self._micro_batch_tokens)
+
+    def _base(self, ref: BaseRef) -> BaseModel:
+        if ref.digest not in self._bases:
+            self._bases[ref.digest] = load_base(ref)
+        return self._bases[ref.digest]

@@ -1,0 +1,194 @@
+"""Sampling and scoring: one prefill a request, its samples as one batch on a shared KV cache.
+
+Shapes: N live samples, T prompt positions, D hidden size, V vocabulary.
+"""
+
+# ruff: noqa: N803, N806  (tensors carry their shapes)
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from session.engine.compute.batch import check_tokens
+from session.engine.compute.lora import Adapter
+from session.engine.compute.model import BaseModel
+from session.engine.port import EngineError, SampleChunk, SampleRequest
+
+# Tokens decoded beyond a stop string's bytes: some decoders treat the first one specially.
+MARGIN = 8
+
+
+@dataclass
+class Sample:
+    index: int
+    generator: torch.Generator
+    tokens: list[int] = field(default_factory=list)
+
+
+def sample(
+    base: BaseModel, adapter: Adapter | None, request: SampleRequest, *, chunk_tokens: int
+) -> Iterator[list[SampleChunk]]:
+    """Each item is one turn's work, so that other work can run in between; it may be empty."""
+    prompt = _check(base, request)
+    samples = [Sample(index, _generator(request, index)) for index in range(request.n)]
+    if request.max_tokens > 0 or request.prompt_logprobs:
+        cache = base.new_cache()
+        scores: list[Tensor] = []
+        for start in range(0, len(prompt), chunk_tokens):
+            part = prompt[start : start + chunk_tokens]
+            following = prompt[start + 1 : start + 1 + chunk_tokens]
+            logits_NV, found = _prefill(
+                base, adapter, cache, part, following if request.prompt_logprobs else None
+            )
+            scores.append(found)
+            yield []
+    if request.prompt_logprobs:
+        yield [SampleChunk(-1, prompt_logprobs=_scores(scores))]
+    if request.max_tokens == 0:
+        yield [SampleChunk(each.index, stop_reason="length") for each in samples]
+        return
+    if request.n > 1:
+        cache.batch_repeat_interleave(request.n)
+        logits_NV = logits_NV.expand(request.n, -1)
+    while True:
+        chunks = _draw(base, logits_NV, samples, request)
+        yield chunks
+        live = [line for line, chunk in enumerate(chunks) if chunk.stop_reason is None]
+        if not live:
+            return
+        if len(live) < len(samples):
+            cache.batch_select_indices(torch.tensor(live))
+            samples = [samples[line] for line in live]
+        logits_NV = _advance(base, adapter, cache, samples)
+
+
+@torch.no_grad()
+def _prefill(
+    base: BaseModel,
+    adapter: Adapter | None,
+    cache: DynamicCache,
+    part: npt.NDArray[np.int64],
+    following: npt.NDArray[np.int64] | None,
+) -> tuple[Tensor, Tensor]:
+    """Logits after the last position, [1, V], and log-probabilities of the following tokens."""
+    with base.slot.using(adapter):
+        hidden_TD = base.hidden(torch.from_numpy(part)[None], cache)[0]
+        last_NV = base.logits(hidden_TD[-1:])
+        if following is None:
+            return last_NV, torch.empty(0)
+        logprobs_TV = base.logits(hidden_TD[: len(following)]).log_softmax(-1)
+    scores = logprobs_TV.gather(-1, torch.from_numpy(following)[:, None])
+    return last_NV, scores[:, 0]
+
+
+@torch.no_grad()
+def _advance(
+    base: BaseModel, adapter: Adapter | None, cache: DynamicCache, samples: list[Sample]
+) -> Tensor:
+    last_N1 = torch.tensor([[each.tokens[-1]] for each in samples])
+    with base.slot.using(adapter):
+        return base.logits(base.hidden(last_N1, cache)[:, -1])
+
+
+@torch.no_grad()
+def _draw(
+    base: BaseModel, logits_NV: Tensor, samples: list[Sample], request: SampleRequest
+) -> list[SampleChunk]:
+    if not torch.isfinite(logits_NV).all():
+        raise EngineError("the model's logits are not finite: its weights have diverged")
+    temperature = request.temperature or 1.0
+    peak_N1 = logits_NV.max(-1, keepdim=True).values
+    logprobs_NV = ((logits_NV - peak_N1) / temperature).log_softmax(-1)
+    if request.temperature == 0:
+        drawn = logits_NV.argmax(-1).tolist()
+    else:
+        probabilities_NV = _filter(logprobs_NV, request).softmax(-1)
+        drawn = [
+            int(torch.multinomial(row, 1, generator=each.generator))
+            for row, each in zip(probabilities_NV, samples, strict=True)
+        ]
+    for each, token in zip(samples, drawn, strict=True):
+        each.tokens.append(token)
+    return [
+        SampleChunk(each.index, (token,), (float(row[token]),), _stop_reason(base, each, request))
+        for each, token, row in zip(samples, drawn, logprobs_NV, strict=True)
+    ]
+
+
+def _filter(logprobs_NV: Tensor, request: SampleRequest) -> Tensor:
+    """Top-k first; of what is left, the smallest set of tokens that reaches top-p."""
+    if 0 < request.top_k < logprobs_NV.shape[-1]:
+        kth_N1 = logprobs_NV.topk(request.top_k, -1).values[:, -1:]
+        logprobs_NV = logprobs_NV.masked_fill(logprobs_NV < kth_N1, -math.inf)
+    if request.top_p < 1.0:
+        sorted_NV, order_NV = logprobs_NV.softmax(-1).sort(dim=-1, descending=True, stable=True)
+        before_NV = sorted_NV.cumsum(-1) - sorted_NV
+        outside_NV = torch.zeros_like(order_NV, dtype=torch.bool).scatter(
+            -1, order_NV, before_NV >= request.top_p
+        )
+        logprobs_NV = logprobs_NV.masked_fill(outside_NV, -math.inf)
+    return logprobs_NV
+
+
+def _stop_reason(base: BaseModel, sample: Sample, request: SampleRequest) -> str | None:
+    ends = base.end_ids if request.stop_ids is None else request.stop_ids
+    if sample.tokens[-1] in ends or _has_stop_string(base, sample.tokens, request.stop_strings):
+        return "stop"
+    return "length" if len(sample.tokens) >= request.max_tokens else None
+
+
+def _has_stop_string(base: BaseModel, tokens: list[int], stops: tuple[str, ...]) -> bool:
+    """Whether the end of the text holds one. Every token brings a byte at least."""
+    if not stops:
+        return False
+    reach = max(len(stop.encode()) for stop in stops) + MARGIN
+    text = base.tokenizer.decode(tokens[-reach:], skip_special_tokens=False)
+    return any(stop in text for stop in stops)
+
+
+def _scores(parts: list[Tensor]) -> npt.NDArray[np.float32]:
+    scores: npt.NDArray[np.float32] = torch.cat([torch.tensor([math.nan]), *parts]).numpy()
+    return scores
+
+
+def _generator(request: SampleRequest, index: int) -> torch.Generator:
+    """Its own for every sample: what one draws depends on no other."""
+    generator = torch.Generator()
+    if request.seed is None:
+        generator.seed()
+    else:
+        entropy = np.random.SeedSequence((request.seed % 2**64, index))
+        generator.manual_seed(int(entropy.generate_state(1, np.uint64)[0]))
+    return generator
+
+
+def _check(base: BaseModel, request: SampleRequest) -> npt.NDArray[np.int64]:
+    prompt = np.asarray(request.prompt)
+    if prompt.ndim != 1 or len(prompt) == 0:
+        raise EngineError("the prompt is empty")
+    prompt = check_tokens(base, prompt, "prompt")
+    allowed = {
+        "max_tokens": request.max_tokens >= 0,
+        "n": request.n >= 1,
+        "temperature": math.isfinite(request.temperature) and request.temperature >= 0,
+        "top_k": request.top_k == -1 or request.top_k >= 1,
+        "top_p": 0 < request.top_p <= 1,
+        "stop_strings": "" not in request.stop_strings,
+    }
+    for name, is_allowed in allowed.items():
+        if not is_allowed:
+            raise EngineError(f"{name} is {getattr(request, name)!r}, which sampling cannot use")
+    if len(prompt) + request.max_tokens > base.context:
+        raise EngineError(
+            f"a prompt of {len(prompt)} tokens with max_tokens {request.max_tokens} "
+            f"is over the context of {base.context}"
+        )
+    if request.stop_strings:
+        _ = base.tokenizer  # fails now where the base has none
+    return prompt

@@ -1,0 +1,144 @@
+"""The engine in this process: `compute` in one worker thread, one turn of work at a time.
+
+Each caller has at most one turn queued, so training calls and samples of all sessions take turns.
+"""
+
+import asyncio
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from session.engine.port import (
+    AdamParams,
+    BaseRef,
+    Datum,
+    EngineError,
+    LoraConfig,
+    Loss,
+    LossOutput,
+    SampleChunk,
+    SampleRequest,
+    StepResult,
+)
+
+if TYPE_CHECKING:
+    from session.engine.compute.lora import Adapter
+
+T = TypeVar("T")
+
+
+class LocalEngine:
+    """Building one imports torch; importing this module does not."""
+
+    def __init__(self, *, micro_batch_tokens: int = 512, threads: int | None = None) -> None:
+        import torch
+
+        from session.engine.compute import weights
+        from session.engine.compute.engine import Compute
+
+        def start() -> None:
+            if threads is not None:
+                torch.set_num_threads(threads)  # of the thread that calls it
+
+        self._compute = Compute(micro_batch_tokens=micro_batch_tokens)
+        self._write = weights.write
+        self._thread = ThreadPoolExecutor(1, "engine", initializer=start)
+        self._saves: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def create_model(self, model_id: str, *, base: BaseRef, lora: LoraConfig) -> None:
+        await self._run(lambda: self._compute.create_model(model_id, base, lora))
+
+    async def forward(
+        self, model_id: str, data: Sequence[Datum], *, loss: Loss, config: Mapping[str, float]
+    ) -> list[LossOutput]:
+        return await self._collect(self._compute.forward(model_id, data, loss, config))
+
+    async def forward_backward(
+        self, model_id: str, data: Sequence[Datum], *, loss: Loss, config: Mapping[str, float]
+    ) -> list[LossOutput]:
+        return await self._collect(self._compute.forward_backward(model_id, data, loss, config))
+
+    async def optim_step(self, model_id: str, params: AdamParams) -> StepResult:
+        return await self._run(lambda: self._compute.optim_step(model_id, params))
+
+    async def clear_gradient(self, model_id: str) -> None:
+        await self._run(lambda: self._compute.clear_gradient(model_id))
+
+    async def load(self, model_id: str, source: Path, *, with_optimizer: bool) -> None:
+        await self._run(lambda: self._compute.load(model_id, source, with_optimizer=with_optimizer))
+
+    async def save(self, model_id: str, target: Path, *, with_optimizer: bool) -> Awaitable[None]:
+        # A model in training never changes, it is replaced: the reference is the copy.
+        training = await self._run(lambda: self._compute.model(model_id))
+        writing = asyncio.create_task(
+            asyncio.to_thread(self._write, training, target, with_optimizer=with_optimizer)
+        )
+        self._saves.add(writing)
+        writing.add_done_callback(self._saves.discard)
+        return writing
+
+    async def load_adapter(self, adapter_id: str, *, base: BaseRef, source: Path) -> None:
+        await self._run(lambda: self._compute.load_adapter(adapter_id, base, source))
+
+    def sample(self, request: SampleRequest) -> AsyncIterator[SampleChunk]:
+        """Unknown weights raise here already: this is where they are fixed."""
+        self._require_open()
+        return self._sample(request, self._compute.weights(request.weights))
+
+    async def drop(self, weights_id: str) -> None:
+        await self._run(lambda: self._compute.drop(weights_id))
+
+    async def close(self) -> None:
+        """Waits for the turn that runs and for files being written; the rest of the work fails."""
+        self._closed = True
+        await asyncio.gather(*self._saves, return_exceptions=True)
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def _sample(
+        self, request: SampleRequest, adapter: "Adapter | None"
+    ) -> AsyncGenerator[SampleChunk]:
+        """Stops as soon as its reader does: the next turn is queued only when asked for."""
+        work = self._compute.sample(request, adapter)
+        while (chunks := await self._run(lambda: next(work, None))) is not None:
+            for chunk in chunks:
+                yield chunk
+
+    async def _collect(self, work: Iterator[dict[int, LossOutput]]) -> list[LossOutput]:
+        results: dict[int, LossOutput] = {}
+        while (part := await self._run(lambda: next(work, None))) is not None:
+            results |= part
+        return [results[index] for index in sorted(results)]
+
+    async def _run(self, job: Callable[[], T]) -> T:
+        self._require_open()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._turn, job)
+
+    def _turn(self, job: Callable[[], T]) -> T:
+        self._require_open()
+        try:
+            return job()
+        except MemoryError as error:
+            raise EngineError("out of memory") from error
+        except RuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise EngineError("out of memory") from error
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EngineError("the engine is closed")
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """torch has a class for it on accelerators; its CPU allocator only has words."""
+    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
