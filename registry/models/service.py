@@ -1,7 +1,9 @@
 """Base models: register a directory that was looked through, find it by name."""
 
+import hashlib
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -12,6 +14,7 @@ from registry.kit.ids import new_id
 from registry.models.errors import (
     InvalidModelName,
     ModelExists,
+    ModelFileChanged,
     ModelFileNotFound,
     ModelNotFound,
 )
@@ -48,7 +51,7 @@ async def base_models(db: AsyncSession) -> Sequence[BaseModel]:
 
 
 async def base_model(db: AsyncSession, name: str) -> BaseModel | None:
-    return await ModelRepository(db).by_name(name)
+    return await ModelRepository(db).by_name(name) if _NAME.fullmatch(name) else None
 
 
 async def require_base_model(db: AsyncSession, name: str) -> BaseModel:
@@ -72,6 +75,17 @@ def require_tokenizer_file(model: BaseModel, path: str) -> ModelFile:
         if file["path"] == path:
             return file
     raise ModelFileNotFound(model.name, path)
+
+
+def read_file(model: BaseModel, file: ModelFile) -> bytes:
+    """The file as it was registered; the directory is the operator's and may have changed since."""
+    try:
+        data = Path(model.path, file["path"]).read_bytes()
+    except FileNotFoundError:
+        raise ModelFileChanged(model.name, file["path"]) from None
+    if hashlib.sha256(data).hexdigest() != file["sha256"]:
+        raise ModelFileChanged(model.name, file["path"])
+    return data
 
 
 def _from(name: str, inspected: ModelInfo) -> BaseModel:

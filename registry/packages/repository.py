@@ -5,7 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import contains_eager, joinedload
 
 from registry.packages.model import Package, PackageFile, PackageGroup, PackageKind
-from registry.packages.ref import PackageRef
+from registry.packages.ref import GROUP_NAME, PackageRef
 
 
 class PackageRepository:
@@ -19,6 +19,8 @@ class PackageRepository:
         self._db.add_all(rows)
 
     async def group(self, name: str) -> PackageGroup | None:
+        if not GROUP_NAME.fullmatch(name):
+            return None  # PostgreSQL refuses some of what a URL can hold
         found = await self._db.scalars(self._groups().where(PackageGroup.name == name))
         return found.one_or_none()
 
@@ -40,6 +42,8 @@ class PackageRepository:
         return taken.one_or_none()
 
     async def package(self, ref: PackageRef) -> Package | None:
+        if not GROUP_NAME.fullmatch(ref.group):
+            return None
         found = await self._db.scalars(
             self._packages().where(PackageGroup.name == ref.group, Package.version == ref.version)
         )

@@ -8,7 +8,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.usage.model import Category, UsageEvent
 
-_GROUPS: Mapping[str | None, ColumnElement[str | None]] = {
+Query = Select[*tuple[Any, ...]]
+Sums = Row[*tuple[Any, ...]]
+
+_GROUPS: Mapping[str | None, ColumnElement[Any]] = {
     None: null(),
     "session": UsageEvent.session_id.expression,
     "model": UsageEvent.model.expression,
@@ -29,12 +32,12 @@ class UsageRepository:
         else:
             await self._db.execute(postgresql.insert(UsageEvent).on_conflict_do_nothing(), rows)
 
-    async def sums(self, *, session_id: str | None) -> Row[Any]:
-        query: Select[Any] = select(*_sums())
+    async def sums(self, *, session_id: str | None) -> Sums:
+        query: Query = select(*_sums())
         return (await self._db.execute(self._mine(query, session_id))).one()
 
-    async def sums_by_session(self) -> Sequence[Row[Any]]:
-        query: Select[Any] = (
+    async def sums_by_session(self) -> Sequence[Sums]:
+        query: Query = (
             select(UsageEvent.session_id.label("key"), *_sums())
             .where(UsageEvent.session_id.is_not(None))
             .group_by(UsageEvent.session_id)
@@ -50,13 +53,13 @@ class UsageRepository:
         width_s: int,
         group_by: str | None,
         session_id: str | None,
-    ) -> Sequence[Row[Any]]:
+    ) -> Sequence[Sums]:
         """One row for each span that has events and each group; `begin` in seconds since 1970."""
         seconds = extract("epoch", UsageEvent.created_at)
         begin = (seconds - seconds % width_s).label("begin")
         key = _GROUPS[group_by].label("key")
         requests = func.count(distinct(UsageEvent.operation_id)).label("requests")
-        query: Select[Any] = (
+        query: Query = (
             select(begin, key, requests, *_sums())
             .where(UsageEvent.created_at >= start, UsageEvent.created_at < end)
             .group_by("begin", "key")
@@ -64,7 +67,7 @@ class UsageRepository:
         )
         return (await self._db.execute(self._mine(query, session_id))).all()
 
-    def _mine(self, query: Select[Any], session_id: str | None) -> Select[Any]:
+    def _mine(self, query: Query, session_id: str | None) -> Query:
         mine = query.where(UsageEvent.account_id == self._account_id)
         return mine if session_id is None else mine.where(UsageEvent.session_id == session_id)
 

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
-from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor
@@ -15,7 +13,7 @@ from registry.kit.ids import new_id
 from registry.kit.pages import Cursors, Page
 from registry.usage.errors import InvalidUsage
 from registry.usage.model import Category
-from registry.usage.repository import UsageRepository
+from registry.usage.repository import Sums, UsageRepository
 
 Tokens = dict[Category, int]
 
@@ -137,5 +135,5 @@ def _moment(epoch: int) -> datetime:
     return datetime.fromtimestamp(epoch, UTC)
 
 
-def _tokens(row: Row[Any]) -> Tokens:
+def _tokens(row: Sums) -> Tokens:
     return {category: int(getattr(row, category)) for category in Category}

@@ -1,0 +1,10 @@
+"""The registry's routers, joined. Deployments have one of their own."""
+
+from fastapi import APIRouter
+
+from registry.api import models, packages, usage
+
+router = APIRouter()
+router.include_router(models.router)
+router.include_router(packages.router)
+router.include_router(usage.router)
