@@ -1,8 +1,9 @@
 """GGUF files to plain Hugging Face directories, bfloat16, with the end token put right."""
 
+import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +19,11 @@ def convert(gguf: Path, target: Path) -> None:
 
     The tokenizer inside a GGUF file may name another one, and a model so described never stops.
     """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     with _quiet(), staged(target) as directory:
-        quantized = AutoModelForCausalLM.from_pretrained(
-            gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16
-        )
+        model = _load(gguf)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        model = _plain(quantized)
         tokenizer.model_max_length = model.config.max_position_embeddings
         _set_end_token(model, tokenizer)
         model.save_pretrained(directory)
@@ -34,16 +31,24 @@ def convert(gguf: Path, target: Path) -> None:
         _make_portable(directory / TOKENIZER_CONFIG)
 
 
-def _plain(quantized: "PreTrainedModel") -> "PreTrainedModel":
-    """The same weights in a model that remembers nothing of the file they were packed in."""
+def _load(gguf: Path) -> "PreTrainedModel":
+    """The weights in a model that remembers nothing of the file they were packed in."""
     import torch
+    import transformers
 
-    config = type(quantized.config)(
-        **{k: v for k, v in quantized.config.to_dict().items() if k != "quantization_config"}
+    # Where a kernel exists, newer versions would leave the weights packed.
+    packing = getattr(transformers, "GgufConfig", None)
+    options = {"quantization_config": packing(dequantize=True)} if packing else {}
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, dtype=torch.float32, **options
     )
+    values = loaded.config.to_dict()
+    for name in ("quantization_config", "_model_name_or_path"):
+        values.pop(name, None)
     with torch.device("meta"):
-        model = type(quantized)(config)
-    model.load_state_dict(quantized.state_dict(), assign=True)
+        model = type(loaded)(type(loaded.config)(**{**values, "dtype": torch.bfloat16}))
+    weights = {name: tensor.to(torch.bfloat16) for name, tensor in loaded.state_dict().items()}
+    model.load_state_dict(weights, assign=True)
     model.tie_weights()
     return model
 
@@ -62,7 +67,7 @@ def _set_end_token(model: "PreTrainedModel", tokenizer: Any) -> None:
 
 
 def _make_portable(path: Path) -> None:
-    """Older readers know this class by its older name, and the file's origin is nobody's concern."""
+    """Older readers know this class by its older name, and where the file was is nobody's need."""
     values = json.loads(path.read_text(encoding="utf-8"))
     values["tokenizer_class"] = "PreTrainedTokenizerFast"
     for name in ("backend", "is_local", "local_files_only"):
@@ -72,13 +77,6 @@ def _make_portable(path: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the library's progress bars, which would tear the ones of our caller."""
-    from transformers.utils import logging
-
-    enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
+    """Without the libraries' progress bars, which would tear the ones of our caller."""
+    with redirect_stderr(io.StringIO()):
         yield
-    finally:
-        if enabled:
-            logging.enable_progress_bar()
