@@ -2,8 +2,8 @@
 version holds becomes files that an engine reads."""
 
 import shutil
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -54,14 +54,14 @@ async def stored(db: AsyncSession, account_id: str, ref: PackageRef) -> tuple[Pa
 @asynccontextmanager
 async def on_disk(store: BlobStore, found: Stored, workdir: Path) -> AsyncIterator[Path]:
     """The files, verified, in a folder that is gone afterwards."""
-    async with scratch(workdir) as folder:
+    with scratch(workdir) as folder:
         target = folder / "files"
         await materialize(store, found.prefix, found.files, target)
         yield target
 
 
-@asynccontextmanager
-async def scratch(workdir: Path) -> AsyncIterator[Path]:
+@contextmanager
+def scratch(workdir: Path) -> Iterator[Path]:
     workdir.mkdir(parents=True, exist_ok=True)
     folder = Path(mkdtemp(dir=workdir))
     try:

@@ -220,7 +220,8 @@ def pack(value: msgspec.Struct) -> bytes:
 
 def unpack(data: bytes, form: type[T], *, json: bool = False) -> T:
     """Read one struct. Raises WireError with the path of the field that does not fit."""
+    decode = msgspec.json.decode if json else msgspec.msgpack.decode
     try:
-        return (msgspec.json if json else msgspec.msgpack).decode(data, type=form)
+        return decode(data, type=form)
     except msgspec.DecodeError as error:
         raise WireError(str(error)) from None

@@ -61,7 +61,9 @@ async def _service_error(request: Request, error: Exception) -> JSONResponse:
 
 async def _bad_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return problem(422, "InvalidRequest", "; ".join(map(_sentence, error.errors())), kind=Kind.invalid)
+    return problem(
+        422, "InvalidRequest", "; ".join(map(_sentence, error.errors())), kind=Kind.invalid
+    )
 
 
 def _sentence(found: Mapping[str, Any]) -> str:
@@ -71,14 +73,18 @@ def _sentence(found: Mapping[str, Any]) -> str:
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    kind = next((kind for kind, status in STATUS.items() if status == error.status_code), Kind.malformed)
+    kind = next(
+        (kind for kind, status in STATUS.items() if status == error.status_code), Kind.malformed
+    )
     detail = f"{error.detail}: {request.method} {request.url.path}"
     return problem(error.status_code, "HttpError", detail, kind=kind, headers=error.headers)
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     await log.aexception("request.failed", path=request.url.path, exc_info=error)
-    return problem(500, "InternalError", "unexpected error; the server log has it", kind=Kind.internal)
+    return problem(
+        500, "InternalError", "unexpected error; the server log has it", kind=Kind.internal
+    )
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -18,9 +18,11 @@ _POLL_S = 0.1
 async def until(look: Callable[[], Awaitable[T | None]], seconds: float) -> T | None:
     """Look again and again until there is something, or time is up."""
     end = monotonic() + seconds
-    while (found := await look()) is None and monotonic() < end:
+    while True:
+        found = await look()
+        if found is not None or monotonic() >= end:
+            return found
         await asyncio.sleep(_POLL_S)
-    return found
 
 
 async def operation_once_ended(

@@ -14,7 +14,7 @@ class SessionRepository:
         self._db = db
         self._account_id = account_id
 
-    def _mine(self) -> Select[tuple[TrainingSession]]:
+    def _mine(self) -> Select[TrainingSession]:
         return select(TrainingSession).where(TrainingSession.account_id == self._account_id)
 
     def add(self, session: TrainingSession) -> None:

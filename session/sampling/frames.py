@@ -14,7 +14,7 @@ _PREFIX = struct.Struct("<I")
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Which weights: `weights` is None for the plain base, else a session, version or sampler id."""
+    """Which weights: `weights` is None for the plain base, else the id of what `kind` says."""
 
     kind: str  # base, session, version, sampler
     base_name: str
@@ -23,6 +23,8 @@ class Target(msgspec.Struct, frozen=True):
     end_ids: list[int]
     weights: str | None = None
     session_id: str | None = None
+    prefix: str = ""
+    files: list[tuple[str, int, str]] = []  # of a version or sampler weights: path, size, sha256
 
 
 class Ask(msgspec.Struct, frozen=True):

@@ -30,10 +30,6 @@ async def require_request(db: AsyncSession, request_id: str) -> SamplingRequest:
     return await db.get_one(SamplingRequest, request_id)
 
 
-async def require_weights(db: AsyncSession, weights_id: str) -> SamplerWeights:
-    return await db.get_one(SamplerWeights, weights_id)
-
-
 async def forget_weights(db: AsyncSession, session_id: str) -> Sequence[SamplerWeights]:
     """Remove a session's sampler weights; the rows say which objects may go."""
     query = (

@@ -112,7 +112,15 @@ async def version_target(db: AsyncSession, actor: Actor, ref: PackageRef) -> Tar
             f"{ref} was trained on {package.base_model} with digest {package.base_digest}; "
             f"{base.digest} is registered now",
         )
-    return _target("version", base, weights=package.id, session_id=package.session_id)
+    files = [(f.path, f.size, f.sha256) for f in await packages.files(db, package)]
+    return _target(
+        "version",
+        base,
+        weights=package.id,
+        session_id=package.session_id,
+        prefix=package.prefix,
+        files=files,
+    )
 
 
 async def _weights_target(db: AsyncSession, actor: Actor, weights_id: str) -> Target:
@@ -121,11 +129,24 @@ async def _weights_target(db: AsyncSession, actor: Actor, weights_id: str) -> Ta
         raise WeightsNotFound(weights_id)
     session = await lifecycle.require_session(db, actor, weights.session_id)
     base = await models.require_base_model(db, session.base_model)
-    return _target("sampler", base, weights=weights.id, session_id=session.id)
+    return _target(
+        "sampler",
+        base,
+        weights=weights.id,
+        session_id=session.id,
+        prefix=weights.prefix,
+        files=[(f["path"], f["size"], f["sha256"]) for f in weights.files],
+    )
 
 
 def _target(
-    kind: str, base: BaseModel, *, weights: str | None = None, session_id: str | None = None
+    kind: str,
+    base: BaseModel,
+    *,
+    weights: str | None = None,
+    session_id: str | None = None,
+    prefix: str = "",
+    files: list[tuple[str, int, str]] | None = None,
 ) -> Target:
     return Target(
         kind=kind,
@@ -135,6 +156,8 @@ def _target(
         end_ids=list(base.end_ids),
         weights=weights,
         session_id=session_id,
+        prefix=prefix,
+        files=files or [],
     )
 
 

@@ -1,7 +1,7 @@
 """What every part of a worker needs, and the little that they share."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,13 +71,11 @@ class Adapters:
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
-    async def using(
-        self, adapter_id: str, base: BaseRef, find: Callable[[], Awaitable[Stored]]
-    ) -> AsyncIterator[None]:
+    async def using(self, adapter_id: str, base: BaseRef, found: Stored) -> AsyncIterator[None]:
         """Load the adapter if need be and keep it while the block runs."""
         async with self._lock:
             if adapter_id not in self._users:
-                await self._load(adapter_id, base, await find())
+                await self._load(adapter_id, base, found)
             self._users[adapter_id] = self._users.pop(adapter_id, 0) + 1
         try:
             yield

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import structlog
@@ -87,9 +88,9 @@ class Worker:
             log.info("session.leased", session=session.id, epoch=session.lease_epoch)
             runner = self._runners[session.id] = SessionRunner(self._context, session.id)
             task = self._tasks[session.id] = asyncio.create_task(runner.run())
-            task.add_done_callback(lambda _, session_id=session.id: self._forget(session_id))
+            task.add_done_callback(partial(self._forget, session.id))
 
-    def _forget(self, session_id: str) -> None:
+    def _forget(self, session_id: str, _: asyncio.Task[None]) -> None:
         if self._runners[session_id].ended.is_set():
             del self._runners[session_id], self._tasks[session_id]
 

@@ -1,6 +1,7 @@
 """One session on this worker: bring it back from its log, then run what comes, in order."""
 
 import asyncio
+from contextlib import suppress
 
 import structlog
 
@@ -44,7 +45,7 @@ class SessionRunner:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until the session ends, or the worker cancels this task and leaves the rest to the log."""
+        """Until the session ends, or the worker cancels this task: the log holds the rest."""
         try:
             session = await self._session()
             self._base = await require_base(self._context.database, session.base_model)
@@ -66,7 +67,7 @@ class SessionRunner:
             return await WorkerRepository(db).require(self._id)
 
     async def _replay(self, session: TrainingSession) -> None:
-        """Do again what was completed, without metering or registering, and finish what was begun."""
+        """Do again what was completed, unmetered and unregistered; finish what was begun."""
         last = -1
         while True:
             async with self._context.database.read() as db:
@@ -117,10 +118,8 @@ class SessionRunner:
         if is_stopping:
             await self._end(Status.stopped)
             return False
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), _POLL_S)
-        except TimeoutError:
-            pass
         return True
 
     async def _run(self, operation: Operation) -> None:
@@ -154,7 +153,8 @@ class SessionRunner:
             case wire.Load():
                 return await self._load(body.source, with_optimizer=body.with_optimizer)
             case wire.Save():
-                return await self._save(operation, body)
+                await self._save(operation, body)
+                return None
 
     async def _create(self, body: wire.Create) -> Outcome:
         lora = lora_config(

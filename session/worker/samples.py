@@ -1,7 +1,7 @@
 """Sampling on this worker: find the weights, stream from the engine, keep and meter the answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing
 
 import structlog
@@ -13,9 +13,8 @@ from session.checkpoints import Stored
 from session.engine.port import BaseRef, EngineError
 from session.lifecycle.errors import WorkerAway
 from session.sampling import service as sampling
-from session.sampling.errors import WeightsNotFound
 from session.sampling.frames import Ask, Chunk, End, Error, Frame, Gathering, from_engine
-from session.sampling.repository import require_request, require_weights
+from session.sampling.repository import require_request
 from session.worker.context import Adapters, Context, failure
 from session.worker.runner import SessionRunner
 
@@ -30,7 +29,7 @@ class Sampling:
         self._adapters = Adapters(context)
         self._in_flight: set[str] = set()
 
-    async def stream(self, ask: Ask) -> AsyncIterator[Frame]:
+    async def stream(self, ask: Ask) -> AsyncGenerator[Frame]:
         """Chunks as they come, then the whole, or why there is none."""
         if ask.request_id in self._in_flight:
             yield Error(wire.Failure(Kind.unavailable, "this request is running; ask again"))
@@ -58,7 +57,7 @@ class Sampling:
             if not is_settled:  # the reader went away
                 await asyncio.shield(self._complete(ask, gathering.samples(), is_cut=True))
 
-    async def _chunks(self, ask: Ask) -> AsyncIterator[Chunk]:
+    async def _chunks(self, ask: Ask) -> AsyncGenerator[Chunk]:
         async with AsyncExitStack() as stack:
             await self._ready(ask, stack)
             request = sampling.engine_request(ask.form, ask.target)
@@ -76,10 +75,10 @@ class Sampling:
         if target.kind == "session":
             await self._live(target.weights)
             return
-        find = self._version if target.kind == "version" else self._weights
         base = BaseRef.of(target.base_name, target.base_digest, target.base_path)
-        weights = target.weights
-        await stack.enter_async_context(self._adapters.using(weights, base, lambda: find(weights)))
+        files = [FileEntry(path, size, sha256) for path, size, sha256 in target.files]
+        found = Stored(target.weights, target.prefix, files)
+        await stack.enter_async_context(self._adapters.using(target.weights, base, found))
 
     async def _live(self, session_id: str) -> None:
         runner = self._runners.get(session_id)
@@ -89,21 +88,6 @@ class Sampling:
             await asyncio.wait_for(runner.live.wait(), _LIVE_S)
         except TimeoutError:
             raise WorkerAway("the session is still being restored") from None
-
-    async def _version(self, package_id: str) -> Stored:
-        from registry.packages.service import package_files
-
-        async with self._context.database.read() as db:
-            prefix, files = await package_files(db, package_id)
-        return Stored(package_id, prefix, files)
-
-    async def _weights(self, weights_id: str) -> Stored:
-        async with self._context.database.read() as db:
-            row = await require_weights(db, weights_id)
-        if row is None:
-            raise WeightsNotFound(weights_id)
-        files = [FileEntry(f["path"], f["size"], f["sha256"]) for f in row.files]
-        return Stored(row.id, row.prefix, files)
 
     async def _complete(self, ask: Ask, samples: wire.Samples, *, is_cut: bool) -> None:
         async with self._context.database.begin() as db:

@@ -60,11 +60,12 @@ class Saver:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._last: asyncio.Task[None] | None = None
+        self._failed: set[str] = set()
 
     async def start(self, plan: SavePlan) -> None:
         """Return when the weights are copied; the rest goes on beside training."""
         context, stack = self._context, AsyncExitStack()
-        folder = await stack.enter_async_context(scratch(context.workdir))
+        folder = stack.enter_context(scratch(context.workdir))
         try:
             is_state = plan.body.kind == "state"
             written = await context.engine.save(plan.session_id, folder, with_optimizer=is_state)
@@ -116,11 +117,14 @@ class Saver:
                 db.add(_sampler_weights(plan, files))
                 result = wire.Result(weights=plan.new_id)
             else:
-                package = await _register(db, session, plan, files)
+                # Those before it are settled by now, so the nearest that did not fail is there.
+                known = (a for a in reversed(plan.ancestors) if a not in self._failed)
+                package = await _register(db, session, plan, files, parent_id=next(known, None))
                 result = wire.Result(version=str(PackageRef(plan.group, package.version)))
             await operations.complete(db, session, operation, result, counts={})
 
     async def _report(self, plan: SavePlan, error: Exception) -> None:
+        self._failed.add(plan.new_id)
         async with self._context.database.begin() as db:
             operation = await LogRepository(db, plan.session_id).require(plan.operation_id)
             operations.fail(operation, failure(error))
@@ -138,7 +142,12 @@ def _sampler_weights(plan: SavePlan, files: Sequence[FileEntry]) -> SamplerWeigh
 
 
 async def _register(
-    db: AsyncSession, session: TrainingSession, plan: SavePlan, files: Sequence[FileEntry]
+    db: AsyncSession,
+    session: TrainingSession,
+    plan: SavePlan,
+    files: Sequence[FileEntry],
+    *,
+    parent_id: str | None,
 ) -> Package:
     actor = account_actor(plan.account_id)
     totals = await usage.totals(db, actor, session_id=session.id)
@@ -150,14 +159,14 @@ async def _register(
         base_model=plan.base.name,
         base_digest=plan.base.digest,
         lora=session.lora,
-        parent_id=await packages.nearest(db, actor, plan.ancestors),
+        parent_id=parent_id,
         session_id=session.id,
         operation_number=plan.number,
         step=plan.step,
         metrics={**plan.metrics, **plan.body.metrics},
         description=plan.body.description,
         user_metadata=plan.body.metadata,
-        usage=dict(totals),
+        usage={category.value: tokens for category, tokens in totals.items()},
     )
     return await packages.register(db, actor, group_name=plan.group, draft=draft)
 

@@ -3,7 +3,7 @@ It wakes, waits and streams; whatever it carries may be lost."""
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 import msgspec
@@ -46,7 +46,7 @@ def create_channel(worker: Worker, *, secret: str) -> FastAPI:
     return app
 
 
-async def _frames(worker: Worker, ask: Ask) -> AsyncIterator[bytes]:
+async def _frames(worker: Worker, ask: Ask) -> AsyncGenerator[bytes]:
     async with aclosing(worker.sampling.stream(ask)) as frames:
         async for frame in frames:
             yield encode(frame)

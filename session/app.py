@@ -1,0 +1,49 @@
+"""The whole service, wired once: every router, and what they reach."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+import registry.api.deployments
+import registry.api.rest
+from registry.api.auth import require_permissions
+from registry.artifacts.local import LocalBlobStore
+from registry.kit.db import Database
+from registry.kit.rest import add_error_handlers
+from registry.settings import Settings
+from session.api import openai, rest
+from session.api.sampler import ServiceSampler
+from session.worker.channel import WorkerChannel
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Builds; the lifespan opens and closes."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        database = Database.connect(settings.database_url())
+        channel = WorkerChannel(database)
+        app.state.database = database
+        app.state.store = LocalBlobStore(settings.objects_path())
+        app.state.channel = channel
+        app.state.sampler = ServiceSampler(database, channel)
+        try:
+            yield
+        finally:
+            await channel.close()
+            await database.close()
+
+    app = FastAPI(title="Modelyard", lifespan=lifespan)
+    add_error_handlers(app)
+    for router in (registry.api.rest.router, registry.api.deployments.router, rest.router):
+        app.include_router(router)
+    app.include_router(openai.router)
+
+    @app.get("/healthz", tags=["health"])
+    async def healthz() -> dict[str, str]:
+        """This process answers; it says nothing of the worker."""
+        return {"status": "ok"}
+
+    require_permissions(app)
+    return app

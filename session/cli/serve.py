@@ -1,0 +1,200 @@
+"""`modelyard serve`: the interfaces in this process, one supervised worker beside it."""
+
+import asyncio
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import structlog
+import uvicorn
+
+from exporters.serving import TARGETS
+from registry.access import service as access
+from registry.artifacts.local import LocalBlobStore
+from registry.deployments.controller import Deployer
+from registry.kit.db import Database
+from registry.kit.errors import Kind, ServiceError
+from registry.settings import Settings
+from session.app import create_app
+from session.cli.credentials import read_credentials, write_credentials
+from session.cli.installation import make_ready, open_home
+from session.cli.signals import Server, stop_requested
+from session.lifecycle.repository import WorkerRepository
+
+log = structlog.get_logger()
+_DRAIN_S = 30.0
+_RESTART_S = (0.5, 1.0, 2.0, 5.0, 10.0)
+_CALM_S = 60.0
+
+
+class AlreadyServing(ServiceError):
+    kind = Kind.conflict
+
+    def __init__(self, home: Path, pid: str) -> None:
+        super().__init__(f"another `modelyard serve` (process {pid}) runs on the home {home}")
+
+
+class AddressInUse(ServiceError):
+    kind = Kind.conflict
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(
+            f"cannot listen on {host}:{port} ({reason}); choose another: modelyard serve --port N"
+        )
+
+
+def serve(settings: Settings) -> None:
+    """Until Ctrl-C or SIGTERM. Raises ServiceError for what keeps it from starting."""
+    home = open_home(settings)
+    with _only_one(home), _listening(settings.host, settings.port) as listener:
+        asyncio.run(_serve(settings, home, listener))
+
+
+@contextmanager
+def _only_one(home: Path) -> Iterator[None]:
+    """The lock dies with this process, however it ends."""
+    handle = os.open(home / "serve.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyServing(home, os.read(handle, 32).decode() or "unknown") from None
+        os.ftruncate(handle, 0)
+        os.write(handle, str(os.getpid()).encode())
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    """Taken before anything is started, so that a port in use costs nothing."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            listener.listen(1024)
+        except OSError as error:
+            raise AddressInUse(host, port, error.strerror or str(error)) from None
+        yield listener
+
+
+async def _serve(settings: Settings, home: Path, listener: socket.socket) -> None:
+    await make_ready(settings)
+    database = Database.connect(settings.database_url())
+    url = _url(settings.host, listener.getsockname()[1])
+    try:
+        await _credentials(database, home, url)
+        async with _deploying(settings, database), _worker(database):
+            await _answer(settings, listener, url)
+    finally:
+        await database.close()
+
+
+def _url(host: str, port: int) -> str:
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+    return f"http://{reachable}:{port}"
+
+
+async def _credentials(database: Database, home: Path, url: str) -> None:
+    """The first token is made once; the address may be another at each start."""
+    async with database.begin() as db:
+        secret = await access.ensure_admin(db)
+        known = read_credentials(home)
+        if secret is not None:
+            path = write_credentials(home, url, secret)
+            log.info("credentials.written", path=str(path), role="admin")
+        elif known is not None and known[0] != url:
+            write_credentials(home, url, known[1])
+
+
+async def _answer(settings: Settings, listener: socket.socket, url: str) -> None:
+    config = uvicorn.Config(
+        create_app(settings),
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=10,
+        timeout_keep_alive=30,
+    )
+    log.info("serve.ready", url=url, docs=f"{url}/docs", home=str(settings.home_path()))
+    server = Server(config)
+    with stop_requested() as stop:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        log.info("serve.stopping")
+        server.should_exit = True
+        await serving
+
+
+@asynccontextmanager
+async def _deploying(settings: Settings, database: Database) -> AsyncIterator[None]:
+    store = LocalBlobStore(settings.objects_path())
+    deployer = Deployer(database, store, TARGETS, settings.home_path() / "deployments")
+    task = asyncio.create_task(deployer.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await deployer.close()
+
+
+@asynccontextmanager
+async def _worker(database: Database) -> AsyncIterator[None]:
+    """One worker process for as long as the block runs, started again when it dies."""
+    supervisor = Supervisor(database)
+    task = asyncio.create_task(supervisor.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await supervisor.stop()
+
+
+class Supervisor:
+    """A worker that dies leaves its lease; its row goes, and the next worker takes the sessions."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def run(self) -> None:
+        deaths = 0
+        while True:
+            async with self._database.begin() as db:
+                await WorkerRepository(db).remove()
+            started = asyncio.get_running_loop().time()
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "session", "worker"),
+                stdin=asyncio.subprocess.PIPE,  # closes when this process dies, which ends it too
+                start_new_session=True,  # Ctrl-C reaches us alone; we stop it in our order
+            )
+            code = await self._process.wait()
+            lived = asyncio.get_running_loop().time() - started
+            deaths = 0 if lived > _CALM_S else deaths + 1
+            pause = _RESTART_S[min(deaths, len(_RESTART_S) - 1)]
+            log.error("worker.died", code=code, restart_in_s=pause)
+            await asyncio.sleep(pause)
+
+    async def stop(self) -> None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), _DRAIN_S)
+        except TimeoutError:
+            log.error("worker.killed", after_s=_DRAIN_S)
+            process.kill()
+            await process.wait()

@@ -1,0 +1,1 @@
+"""Sampling: requests for tokens or scores, unordered and concurrent."""
