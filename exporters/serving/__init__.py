@@ -1,0 +1,1 @@
+"""Serving targets: how a directory of model files becomes a process that answers."""

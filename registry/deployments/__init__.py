@@ -1,0 +1,1 @@
+"""A version served under a stable public name: promote, roll back, history, and who runs it."""

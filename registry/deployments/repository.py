@@ -1,0 +1,128 @@
+from collections.abc import Sequence
+
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from registry.deployments.model import (
+    LIVE,
+    Deployment,
+    DeploymentEvent,
+    DeploymentRevision,
+    RevisionStatus,
+    Standing,
+)
+from registry.kit.clock import now
+
+
+class DeploymentRepository:
+    """Queries on one account's deployments. The account is fixed here."""
+
+    def __init__(self, db: AsyncSession, account_id: str) -> None:
+        self._db = db
+        self._account_id = account_id
+
+    async def standing(self, name: str, *, lock: bool = False) -> Standing | None:
+        """With `lock`, no other transaction can move this deployment until ours ends."""
+        query = select(Deployment).where(
+            Deployment.account_id == self._account_id, Deployment.name == name
+        )
+        if lock:
+            query = query.with_for_update().execution_options(populate_existing=True)
+        deployment = await self._db.scalar(query)
+        return await self._stand(deployment) if deployment else None
+
+    async def standings(self) -> list[Standing]:
+        query = (
+            select(Deployment)
+            .where(Deployment.account_id == self._account_id)
+            .order_by(Deployment.name)
+        )
+        return [await self._stand(each) for each in await self._db.scalars(query)]
+
+    async def events(self, deployment_id: str) -> Sequence[DeploymentEvent]:
+        """Newest first."""
+        found = await self._db.scalars(
+            select(DeploymentEvent)
+            .where(
+                DeploymentEvent.account_id == self._account_id,
+                DeploymentEvent.deployment_id == deployment_id,
+            )
+            .order_by(DeploymentEvent.created_at.desc(), DeploymentEvent.id.desc())
+        )
+        return found.all()
+
+    def add(self, row: Deployment | DeploymentRevision | DeploymentEvent) -> None:
+        self._db.add(row)
+
+    async def _stand(self, deployment: Deployment) -> Standing:
+        pointed = [deployment.served_revision_id, deployment.previous_revision_id]
+        found = await self._db.scalars(
+            select(DeploymentRevision).where(
+                DeploymentRevision.deployment_id == deployment.id,
+                (DeploymentRevision.number == deployment.last_number)
+                | DeploymentRevision.id.in_([each for each in pointed if each]),
+            )
+        )
+        return Standing.of(deployment, found.all())
+
+
+class LiveRevisions:
+    """Queries of the deployer, which runs the processes of every account."""
+
+    def __init__(self, db: AsyncSession) -> None:
+        self._db = db
+
+    async def all(self) -> Sequence[DeploymentRevision]:
+        found = await self._db.scalars(
+            select(DeploymentRevision)
+            .where(DeploymentRevision.status.in_(LIVE))
+            .order_by(DeploymentRevision.created_at, DeploymentRevision.id)
+        )
+        return found.all()
+
+    async def deployment(self, deployment_id: str) -> Deployment:
+        """Locked: nothing else moves it until this transaction ends."""
+        query = select(Deployment).where(Deployment.id == deployment_id).with_for_update()
+        return (await self._db.scalars(query)).one()
+
+    async def revision(self, revision_id: str | None) -> DeploymentRevision | None:
+        if revision_id is None:
+            return None
+        return await self._db.get(DeploymentRevision, revision_id)
+
+    async def move(
+        self, revision_id: str, expected: RevisionStatus, to: RevisionStatus, *, address: str | None
+    ) -> bool:
+        """Compare and set one status; False where somebody else has moved it."""
+        moved = await self._db.execute(
+            update(DeploymentRevision)
+            .where(DeploymentRevision.id == revision_id, DeploymentRevision.status == expected)
+            .values(status=to, address=address)
+            .returning(DeploymentRevision.id)
+        )
+        return moved.one_or_none() is not None
+
+    async def switch(self, deployment: Deployment, *, to: str) -> bool:
+        """Compare and set the route; what it led to becomes the one to roll back to."""
+        served = deployment.served_revision_id
+        moved = await self._db.execute(
+            update(Deployment)
+            .where(
+                Deployment.id == deployment.id,
+                Deployment.served_revision_id.is_not_distinct_from(served),
+            )
+            .values(served_revision_id=to, previous_revision_id=served, updated_at=now())
+            .returning(Deployment.id)
+        )
+        return moved.one_or_none() is not None
+
+    async def forget_addresses(self) -> None:
+        """Processes of an earlier run of the service are gone; only the active come back."""
+        status = DeploymentRevision.status
+        is_warm, is_active = status == RevisionStatus.warm, status == RevisionStatus.active
+        stopped = update(DeploymentRevision).values(status=RevisionStatus.stopped, address=None)
+        await self._db.execute(stopped.where(is_warm))
+        await self._db.execute(update(DeploymentRevision).values(address=None).where(is_active))
+
+    def add(self, event: DeploymentEvent) -> None:
+        self._db.add(event)

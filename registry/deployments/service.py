@@ -1,0 +1,160 @@
+from collections.abc import Sequence
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from registry.access.actor import Actor
+from registry.deployments.errors import (
+    DeploymentNotFound,
+    InvalidDeploymentName,
+    VersionRejected,
+)
+from registry.deployments.model import (
+    Deployment,
+    DeploymentEvent,
+    DeploymentRevision,
+    EventKind,
+    RevisionStatus,
+    Route,
+    Standing,
+)
+from registry.deployments.repository import DeploymentRepository
+from registry.kit.clock import now
+from registry.kit.ids import new_id
+from registry.packages import service as packages
+from registry.packages.model import Approval, Package
+from registry.packages.ref import GROUP_NAME, PackageRef
+
+
+async def promote(db: AsyncSession, actor: Actor, *, name: str, ref: PackageRef) -> Standing:
+    """Ask for a version to be served; the deployer starts it beside the old and moves the route.
+
+    A promotion that still starts gives way to this one. A version that is served stays as it is.
+    """
+    package = await _require_servable(db, actor, ref)
+    standing = await _ensure(db, actor, name)
+    _withdraw(standing, why=f"superseded by {package.ref}")
+    if standing.served is None or standing.served.package_id != package.id:
+        deployments = DeploymentRepository(db, actor.account_id)
+        revision = _revision(standing.deployment, package)
+        deployments.add(revision)
+        deployments.add(_event(EventKind.promote, actor, standing, revision))
+    await db.flush()
+    return await require_deployment(db, actor, name)
+
+
+async def rollback(db: AsyncSession, actor: Actor, *, name: str) -> Standing:
+    """Undo the last promotion: withdraw it while it starts, else return to the version before."""
+    deployments = DeploymentRepository(db, actor.account_id)
+    standing = await deployments.standing(name, lock=True)
+    if standing is None:
+        raise DeploymentNotFound(name)
+    if standing.starting is not None:
+        why = f"{standing.starting.ref} was withdrawn before it was served"
+        deployments.add(_event(EventKind.rollback, actor, standing, standing.served, why=why))
+        _withdraw(standing, why="withdrawn by a rollback")
+    else:
+        before = standing.require_previous()
+        package = await _require_servable(db, actor, PackageRef.parse(before.ref))
+        revision = _revision(standing.deployment, package)
+        deployments.add(revision)
+        deployments.add(_event(EventKind.rollback, actor, standing, revision))
+    await db.flush()
+    return await require_deployment(db, actor, name)
+
+
+async def deployments(db: AsyncSession, actor: Actor) -> list[Standing]:
+    return await DeploymentRepository(db, actor.account_id).standings()
+
+
+async def deployment(db: AsyncSession, actor: Actor, name: str) -> Standing | None:
+    return await DeploymentRepository(db, actor.account_id).standing(name)
+
+
+async def require_deployment(db: AsyncSession, actor: Actor, name: str) -> Standing:
+    found = await deployment(db, actor, name)
+    if found is None:
+        raise DeploymentNotFound(name)
+    return found
+
+
+async def history(db: AsyncSession, actor: Actor, name: str) -> Sequence[DeploymentEvent]:
+    """Every move of the route, newest first."""
+    standing = await require_deployment(db, actor, name)
+    return await DeploymentRepository(db, actor.account_id).events(standing.deployment.id)
+
+
+async def resolve(db: AsyncSession, actor: Actor, name: str) -> Route:
+    return (await require_deployment(db, actor, name)).route()
+
+
+async def _require_servable(db: AsyncSession, actor: Actor, ref: PackageRef) -> Package:
+    package = await packages.require_version(db, actor, ref)
+    package.require_promotable()
+    if package.approval == Approval.rejected:
+        raise VersionRejected(package.ref)
+    return package
+
+
+async def _ensure(db: AsyncSession, actor: Actor, name: str) -> Standing:
+    """The deployment of this name, locked; made now if there is none."""
+    if not GROUP_NAME.fullmatch(name):
+        raise InvalidDeploymentName(name)
+    deployments = DeploymentRepository(db, actor.account_id)
+    if await deployments.standing(name) is None:
+        try:
+            async with db.begin_nested():
+                deployments.add(
+                    Deployment(id=new_id("dep"), account_id=actor.account_id, name=name)
+                )
+        except IntegrityError:  # somebody made it at the same moment: theirs will do
+            await db.flush()
+    found = await deployments.standing(name, lock=True)
+    if found is None:
+        raise DeploymentNotFound(name)
+    return found
+
+
+def _withdraw(standing: Standing, *, why: str) -> None:
+    """The deployer notices, and ends the process that was starting."""
+    if standing.starting is not None:
+        standing.starting.error = why
+        standing.starting.status = RevisionStatus.failed
+
+
+def _revision(deployment: Deployment, package: Package) -> DeploymentRevision:
+    deployment.last_number += 1
+    deployment.updated_at = now()
+    return DeploymentRevision(
+        id=new_id("rev"),
+        account_id=deployment.account_id,
+        deployment_id=deployment.id,
+        number=deployment.last_number,
+        package_id=package.id,
+        ref=package.ref,
+        digest=package.digest,
+        base_model=package.base_model,
+        target="local",
+        served_name=f"{package.ref}:{package.digest}",
+    )
+
+
+def _event(
+    kind: EventKind,
+    actor: Actor,
+    standing: Standing,
+    to: DeploymentRevision | None,
+    *,
+    why: str = "",
+) -> DeploymentEvent:
+    return DeploymentEvent(
+        id=new_id("dev"),
+        account_id=actor.account_id,
+        deployment_id=standing.deployment.id,
+        kind=kind,
+        actor=actor.role,
+        source=standing.served.ref if standing.served else None,
+        target=to.ref if to else None,
+        digest=to.digest if to else None,
+        why=why,
+    )
