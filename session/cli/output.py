@@ -77,9 +77,9 @@ def _cell(value: Any) -> Text:
 
 
 def _words(value: Any) -> str:
+    if value in (None, "", [], {}):
+        return "-"
     match value:
-        case None | "" | [] | {}:
-            return "-"
         case bool():
             return "yes" if value else "no"
         case float():

@@ -1,0 +1,337 @@
+"""The command line as its users see it: what it prints where, how it ends, what it refuses."""
+
+import hashlib
+import json
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, Request, Response
+
+from session.cli.root import main
+from support.server import running
+from support.tiny import tiny_model
+
+Answer = Callable[[Request], Any]
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def modelyard(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Ended]:
+    """Run one command in an installation of its own."""
+    monkeypatch.setenv("MODELYARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MODELYARD_API_KEY", "my-key")
+
+    def run(*words: str, **environment: str) -> Ended:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        said = capsys.readouterr()
+        return Ended(int(ended.value.code or 0), said.out, said.err)
+
+    return run
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A service that says what a test wants it to say."""
+
+    url: str
+    answers: dict[str, list[Any]]
+    asked: list[tuple[str, Any]]
+
+    def will(self, call: str, *answers: Any) -> None:
+        """Each answer once, in turn; the last for ever."""
+        self.answers[call] = list(answers)
+
+
+@pytest.fixture
+def service() -> Iterator[Scripted]:
+    answers: dict[str, list[Any]] = {}
+    asked: list[tuple[str, Any]] = []
+    app = FastAPI()
+
+    @app.api_route("/{path:path}", methods=["GET", "POST"])
+    async def answer(path: str, request: Request) -> Response:
+        asked.append((f"{request.method} {request.url.path}", await request.body()))
+        assert request.headers["authorization"] == "Bearer my-key"
+        given = answers[f"{request.method} /{path}"]
+        found = given.pop(0) if len(given) > 1 else given[0]
+        if isinstance(found, Response):
+            return found
+        return Response(json.dumps(found), media_type="application/json")
+
+    with running(app) as url:
+        yield Scripted(url, answers, asked)
+
+
+def refusal(status: int, detail: str) -> Response:
+    body = {"title": "X", "status": status, "detail": detail, "kind": "x"}
+    return Response(json.dumps(body), status, media_type="application/problem+json")
+
+
+def test_an_account_and_a_token_are_made_on_an_empty_home(modelyard: Any, tmp_path: Path) -> None:
+    assert modelyard("accounts", "create", "alpha").code == 0
+    made = modelyard("tokens", "create", "--account", "alpha", "--name", "ci", "--expires", "30d")
+    assert made.code == 0
+    assert made.out.startswith("my-")
+    assert len(made.out.splitlines()) == 1
+    assert "as member, until" in made.err
+    assert stat.S_IMODE((tmp_path / "home").stat().st_mode) == 0o700
+
+
+def test_tokens_are_listed_changed_and_revoked(modelyard: Any) -> None:
+    modelyard("accounts", "create", "alpha")
+    modelyard("tokens", "create", "--account", "alpha", "--name", "ci", "--role", "viewer")
+    (token,) = json.loads(modelyard("tokens", "list", "--json").out)
+    assert (token["account"], token["role"], token["expires_at"]) == ("alpha", "viewer", None)
+    assert "secret" not in token
+    modelyard("tokens", "change", token["id"], "--role", "admin", "--expires", "2999-01-01")
+    modelyard("tokens", "revoke", token["id"])
+    (token,) = json.loads(modelyard("tokens", "list", "--account", "alpha", "--json").out)
+    assert (token["role"], token["expires_at"]) == ("admin", "2999-01-01T00:00:00Z")
+    assert token["revoked_at"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("tokens", "revoke", "tok_none"), "no token with the id 'tok_none'"),
+        (("tokens", "create", "--account", "nobody", "--name", "x"), "'nobody'"),
+        (("accounts", "create", "not a name"), "name: 'not a name'"),
+        (("models", "add", "no-such-model"), "'no-such-model'"),
+    ],
+)
+def test_a_refusal_is_one_line_on_stderr(modelyard: Any, words: list[str], reason: str) -> None:
+    ended = modelyard(*words)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("modelyard: ")
+    assert reason in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_directory_that_is_no_model_is_refused_by_the_file(
+    modelyard: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+    ended = modelyard("models", "add", "mine", str(tmp_path / "model"))
+    assert ended.code == 1
+    assert "is not a usable model: config.json" in ended.err
+    assert modelyard("models", "list", "--json").out.strip() == "[]"
+
+
+def test_a_model_is_added_and_listed(modelyard: Any, tmp_path: Path) -> None:
+    path = tiny_model(tmp_path / "tiny")
+    assert modelyard("models", "add", "tiny", str(path)).code == 0
+    (model,) = json.loads(modelyard("models", "list", "--json").out)
+    assert (model["name"], model["path"]) == ("tiny", str(path))
+    assert "tiny" in modelyard("models", "list").out
+
+
+def test_the_schema_is_named_before_and_after_its_upgrade(modelyard: Any) -> None:
+    assert json.loads(modelyard("db", "status", "--json").out)["state"] == "empty"
+    assert modelyard("db", "upgrade").code == 0
+    schema = json.loads(modelyard("db", "status", "--json").out)
+    assert schema["state"] == "current"
+    assert schema["found"] == schema["head"]
+
+
+def test_a_home_that_cannot_be_written_is_named(modelyard: Any, tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file, not a folder")
+    ended = modelyard("accounts", "list")
+    assert ended.code == 1
+    assert f"the home {tmp_path / 'home'} is not writable" in ended.err
+
+
+def test_a_setting_that_makes_no_sense_is_named(modelyard: Any) -> None:
+    ended = modelyard("accounts", "list", MODELYARD_PORT="many")
+    assert ended.code == 1
+    assert ended.err.startswith("modelyard: MODELYARD_PORT: ")
+
+
+def test_a_command_line_that_makes_no_sense_ends_with_2(modelyard: Any, service: Scripted) -> None:
+    for words in (["promote", "facts@2"], ["versions", "show", "facts"], ["tokens", "change", "x"]):
+        assert modelyard(*words, MODELYARD_URL=service.url).code == 2
+
+
+def test_a_service_that_is_not_there_is_named_with_how_to_start_it(modelyard: Any) -> None:
+    ended = modelyard("sessions", "list", MODELYARD_URL="http://127.0.0.1:1")
+    assert ended.code == 1
+    assert "http://127.0.0.1:1" in ended.err
+    assert "modelyard serve" in ended.err
+
+
+def test_without_url_and_credentials_both_ways_out_are_named(modelyard: Any) -> None:
+    ended = modelyard("groups", "list")
+    assert ended.code == 1
+    assert "MODELYARD_URL" in ended.err
+    assert "modelyard serve" in ended.err
+
+
+def test_a_problem_of_the_service_is_its_detail(modelyard: Any, service: Scripted) -> None:
+    service.will("GET /v1/sessions/nope", refusal(404, "no session named 'nope'"))
+    ended = modelyard("sessions", "show", "nope", MODELYARD_URL=service.url)
+    assert (ended.code, ended.err) == (1, "modelyard: no session named 'nope'\n")
+
+
+def test_an_answer_that_is_not_the_services_is_no_traceback(
+    modelyard: Any, service: Scripted
+) -> None:
+    service.will("GET /v1/groups", Response("<html>", media_type="text/html"))
+    ended = modelyard("groups", "list", MODELYARD_URL=service.url)
+    assert ended.code == 1
+    assert "not modelyard" in ended.err
+
+
+def test_lists_follow_the_pages_and_print_whole_values(modelyard: Any, service: Scripted) -> None:
+    long = "facts-" + "x" * 200
+    first = {"data": [{"name": long, "status": "running"}], "next_cursor": "c"}
+    service.will("GET /v1/sessions", first, {"data": [{"name": "two\x1b[2J"}], "next_cursor": None})
+    ended = modelyard("sessions", "list", MODELYARD_URL=service.url)
+    assert long in ended.out
+    assert "two?[2J" in ended.out
+
+
+def test_versions_are_the_newest_page_unless_all_are_asked_for(
+    modelyard: Any, service: Scripted
+) -> None:
+    one, two = ({"ref": f"facts@{n}", "kind": "state"} for n in (2, 1))
+    page = {"data": [one], "next_cursor": "c"}
+    service.will("GET /v1/groups/facts/versions", page)
+    ended = modelyard("versions", "list", "facts", "--json", MODELYARD_URL=service.url)
+    assert json.loads(ended.out) == [one]
+    assert "--all" in ended.err
+    service.will("GET /v1/groups/facts/versions", page, {"data": [two], "next_cursor": None})
+    ended = modelyard("versions", "list", "facts", "--all", "--json")
+    assert json.loads(ended.out) == [one, two]
+
+
+@pytest.mark.parametrize("words", [["facts@2"], ["facts", "2"]])
+def test_a_version_is_written_either_way(
+    modelyard: Any, service: Scripted, words: list[str]
+) -> None:
+    service.will("GET /v1/groups/facts/versions/2", {"ref": "facts@2", "lora": {"rank": 4}})
+    ended = modelyard("versions", "show", *words, MODELYARD_URL=service.url)
+    assert "facts@2" in ended.out
+    assert "rank=4" in ended.out
+
+
+FILE = {"path": "checkpoints/hf/a b.bin", "size": 5, "sha256": hashlib.sha256(b"bytes").hexdigest()}
+FILES = "GET /v1/groups/facts/versions/2/files"
+
+
+def test_a_download_is_verified_and_not_repeated(
+    modelyard: Any, service: Scripted, tmp_path: Path
+) -> None:
+    service.will(FILES, {"data": [FILE]})
+    service.will(f"{FILES}/{FILE['path']}", Response(b"bytes"))
+    command = ("versions", "download", "facts@2", str(tmp_path / "out"))
+    assert modelyard(*command, MODELYARD_URL=service.url).code == 0
+    assert (tmp_path / "out" / "checkpoints" / "hf" / "a b.bin").read_bytes() == b"bytes"
+    asked = len(service.asked)
+    assert modelyard(*command).code == 0
+    assert len(service.asked) == asked + 1  # the list; no file again
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [("a.bin", b"other", "arrived damaged"), ("../a.bin", b"bytes", "outside the version")],
+)
+def test_a_download_that_is_wrong_leaves_nothing(
+    modelyard: Any, service: Scripted, tmp_path: Path, path: str, body: bytes, reason: str
+) -> None:
+    service.will(FILES, {"data": [{**FILE, "path": path}]})
+    service.will(f"{FILES}/{path}", Response(body))
+    words = ("versions", "download", "facts", "2", str(tmp_path / "out"))
+    ended = modelyard(*words, MODELYARD_URL=service.url)
+    assert ended.code == 1
+    assert reason in ended.err
+    assert [file for file in tmp_path.rglob("*") if file.name.endswith(("bin", "partial"))] == []
+
+
+def test_a_merge_is_waited_for_and_its_version_printed(modelyard: Any, service: Scripted) -> None:
+    merge = {"id": "mrg_1", "status": "pending", "version": None, "error": None}
+    service.will("POST /v1/groups/facts/versions/1/merge", merge)
+    done = {**merge, "status": "completed", "version": "facts@3"}
+    service.will("GET /v1/merges/mrg_1", {**merge, "status": "running"}, done)
+    ended = modelyard("merge", "facts", "1", MODELYARD_URL=service.url)
+    assert (ended.code, ended.out) == (0, "facts@3\n")
+    service.will("GET /v1/merges/mrg_1", {**merge, "status": "failed", "error": "no room"})
+    ended = modelyard("merge", "facts@1")
+    assert (ended.code, ended.err.splitlines()[-1]) == (
+        1,
+        "modelyard: merging facts@1 failed: no room",
+    )
+
+
+def deployment(status: str, version: str | None, pending: Any = None) -> dict[str, Any]:
+    return {"name": "prod", "status": status, "version": version, "pending": pending}
+
+
+def loading(status: str = "starting", error: str | None = None) -> dict[str, Any]:
+    return {"version": "facts@2", "status": status, "error": error}
+
+
+def test_a_promotion_is_waited_for(modelyard: Any, service: Scripted) -> None:
+    starting = deployment("starting", None, loading())
+    service.will("POST /v1/deployments/prod/promote", starting)
+    service.will("GET /v1/deployments/prod", starting, deployment("active", "facts@2"))
+    ended = modelyard("promote", "facts", "2", "--as", "prod", MODELYARD_URL=service.url)
+    assert ended.code == 0
+    assert f"prod now serves facts@2; OpenAI clients: {service.url}/openai/v1" in ended.err
+    assert ("POST /v1/deployments/prod/promote", b'{"version":"facts@2"}') in service.asked
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (deployment("active", "facts@1", loading("failed", "no memory")), "no memory"),
+        (deployment("failed", None, loading("failed", "no memory")), "no memory"),
+        (deployment("active", "facts@9"), "it is active with facts@9"),
+    ],
+)
+def test_a_promotion_that_fails_says_why(
+    modelyard: Any, service: Scripted, found: Any, reason: str
+) -> None:
+    service.will("POST /v1/deployments/prod/promote", found)
+    service.will("GET /v1/deployments/prod", found)
+    ended = modelyard("promote", "facts@2", "--as", "prod", MODELYARD_URL=service.url)
+    assert ended.code == 1
+    assert ended.err.splitlines()[-1] == f"modelyard: prod does not serve facts@2: {reason}"
+
+
+def test_a_roll_back_is_waited_for(modelyard: Any, service: Scripted) -> None:
+    back = deployment("active", "facts@3", loading())
+    service.will("POST /v1/deployments/prod/rollback", back)
+    service.will("GET /v1/deployments/prod", back, deployment("active", "facts@2"))
+    ended = modelyard("rollback", "prod", MODELYARD_URL=service.url)
+    assert (ended.code, ended.err.splitlines()[-1]) == (0, "prod now serves facts@2")
+
+
+def test_a_session_is_stopped_and_waited_for(modelyard: Any, service: Scripted) -> None:
+    session = {"id": "ses_1", "status": "stopping"}
+    service.will("POST /v1/sessions/facts/stop", session)
+    service.will("GET /v1/sessions/ses_1", session, {**session, "status": "stopped"})
+    ended = modelyard("sessions", "stop", "facts", MODELYARD_URL=service.url)
+    assert (ended.code, ended.err.splitlines()[-1]) == (0, "facts is stopped")
+
+
+def test_usage_is_shown_by_session_and_in_all(modelyard: Any, service: Scripted) -> None:
+    tokens = {"train": 12, "prefill": 3, "cached_prefill": 0, "sample": 4}
+    totals = {"session": None, "tokens": tokens, "sessions": [{"session": "s1", "tokens": tokens}]}
+    service.will("GET /v1/usage/totals", totals)
+    lines = modelyard("usage", MODELYARD_URL=service.url).out.splitlines()
+    assert lines[1].split() == ["s1", "12", "3", "0", "4"]
+    assert lines[2].split() == ["total", "12", "3", "0", "4"]
