@@ -1,0 +1,101 @@
+"""Where the service is and who we are: argument, then environment, then the credentials file."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from session.client.errors import ConfigurationError
+
+DEFAULT_TIMEOUT_S = 300.0
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+
+
+@dataclass(frozen=True)
+class Config:
+    url: str
+    api_key: str
+    group: str | None
+    timeout_s: float
+    cache: Path
+
+
+def resolve(
+    env: Mapping[str, str],
+    *,
+    url: str | None = None,
+    api_key: str | None = None,
+    group: str | None = None,
+    timeout: float | None = None,
+) -> Config:
+    path = Path(env.get("MODELYARD_HOME") or "~/.modelyard").expanduser() / "credentials"
+    found = _credentials(path)
+    address = url or env.get("MODELYARD_URL") or found.get("url")
+    if not address:
+        raise ConfigurationError(_missing("URL of the service", "url", "MODELYARD_URL", path))
+    address = _checked(address)
+    # A key is sent only to the host it was written for.
+    own = found.get("api_key") if _same_host(address, found.get("url")) else None
+    key = api_key or env.get("MODELYARD_API_KEY") or own
+    if not key:
+        raise ConfigurationError(_missing("API key", "api_key", "MODELYARD_API_KEY", path, found))
+    return Config(
+        url=address,
+        api_key=key,
+        group=group or env.get("MODELYARD_GROUP") or found.get("group"),
+        timeout_s=_seconds(timeout, env.get("MODELYARD_TIMEOUT")),
+        cache=Path(env.get("MODELYARD_CACHE") or "~/.cache/modelyard").expanduser(),
+    )
+
+
+def from_environment(**given: Any) -> Config:
+    return resolve(os.environ, **given)
+
+
+def _credentials(path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{path} is not a JSON object")
+    return found
+
+
+def _missing(
+    what: str, argument: str, variable: str, path: Path, found: Mapping[str, str] | None = None
+) -> str:
+    other = f" (that file is for {found['url']})" if found and "url" in found else ""
+    return (
+        f"no {what}: pass ServiceClient({argument}=...), set {variable}, or start "
+        f"`modelyard serve` on this machine, which writes {path}{other}"
+    )
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigurationError(f"url {url!r} must start with http:// or https:// and name a host")
+    return url.rstrip("/")
+
+
+def _same_host(url: str, other: str | None) -> bool:
+    hosts = {urlsplit(url).hostname, urlsplit(other or "").hostname}
+    return len(hosts) == 1 or hosts <= _LOOPBACK
+
+
+def _seconds(given: float | None, variable: str | None) -> float:
+    if given is None and not variable:
+        return DEFAULT_TIMEOUT_S
+    try:
+        seconds = float(variable or "") if given is None else float(given)
+    except ValueError:
+        raise ConfigurationError(f"MODELYARD_TIMEOUT {variable!r} is not a number") from None
+    if not seconds > 0:
+        raise ConfigurationError(f"timeout must be more than 0 seconds, not {seconds}")
+    return seconds

@@ -1,0 +1,166 @@
+"""HTTP to the service: one connection pool, retries, typed errors."""
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+
+from session.client.background import Background
+from session.client.config import Config
+from session.client.errors import APIError, ConnectionFailed, ServerError, api_error
+from session.wire import MEDIA, WireError, pack, unpack
+
+T = TypeVar("T")
+log = logging.getLogger("modelyard")
+
+WAIT_S = 20  # how long the service may hold one question for a result
+SAMPLES_IN_FLIGHT = 256
+_TRY_AGAIN = {429, 502, 503, 504}
+_NEVER_ARRIVED = (httpx.ConnectError, httpx.ConnectTimeout)
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 8.0
+_FIRST_CONTACT_S = 10.0  # a wrong URL should not take the whole timeout to show
+_READ_S = 60.0
+
+
+class Connection:
+    """What the clients of one ServiceClient share. Coroutines run in its background loop."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.background = Background()
+        self.sampling = asyncio.Semaphore(SAMPLES_IN_FLIGHT)
+        self._met = False
+        # Own transport, so no proxy of the environment stands between us and a service nearby.
+        # Unbounded, so that open sampling requests never hold a training operation back.
+        self._http = httpx.AsyncClient(
+            base_url=config.url,
+            headers={"Authorization": f"Bearer {config.api_key}"},
+            transport=httpx.AsyncHTTPTransport(
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+                socket_options=_keepalive(),
+            ),
+        )
+
+    def close(self) -> None:
+        self.background.close(self._http.aclose)
+
+    async def send(
+        self, path: str, body: msgspec.Struct, form: type[T], *, read_s: float | None = _READ_S
+    ) -> T:
+        """POST one wire struct that carries its own token, so that it may be sent again."""
+        return await self._wire(self._prepare("POST", path, read_s, content=pack(body)), form)
+
+    async def outcome(self, path: str, form: type[T]) -> T:
+        """GET a wire struct, giving the service some time to have it ready."""
+        params = {"wait": str(WAIT_S)}
+        return await self._wire(self._prepare("GET", path, WAIT_S + _READ_S, params=params), form)
+
+    async def get(
+        self, path: str, form: type[T], params: Mapping[str, str | int | None] | None = None
+    ) -> T:
+        known = {key: str(value) for key, value in (params or {}).items() if value is not None}
+        response = await self._ask(self._prepare("GET", path, WAIT_S + _READ_S, params=known))
+        return self._read(response, form)
+
+    async def outcome_json(self, path: str, form: type[T]) -> T:
+        """The same of what only speaks JSON."""
+        return await self.get(path, form, {"wait": WAIT_S})
+
+    async def post(self, path: str, body: Mapping[str, Any], form: type[T]) -> T:
+        """POST JSON. It is not sent again once it may have arrived."""
+        request = self._prepare("POST", path, _READ_S, json=body)
+        return self._read(await self._ask(request, again=False), form)
+
+    async def download(self, path: str) -> bytes:
+        return (await self._ask(self._prepare("GET", path, _READ_S))).content
+
+    def _prepare(self, method: str, path: str, read_s: float | None, **body: Any) -> httpx.Request:
+        timeout = httpx.Timeout(10.0, read=read_s, write=_READ_S, pool=None)
+        request = self._http.build_request(method, path, timeout=timeout, **body)
+        if "content" in body:
+            request.headers["Content-Type"] = MEDIA
+        return request
+
+    async def _wire(self, request: httpx.Request, form: type[T]) -> T:
+        request.headers["Accept"] = MEDIA
+        response = await self._ask(request)
+        try:
+            return unpack(response.content, form)
+        except WireError as error:
+            raise self._strange(response, error) from error
+
+    def _read(self, response: httpx.Response, form: type[T]) -> T:
+        try:
+            return msgspec.json.decode(response.content, type=form)
+        except msgspec.DecodeError as error:
+            raise self._strange(response, error) from error
+
+    def _strange(self, response: httpx.Response, error: Exception) -> ServerError:
+        where = f"{response.request.method} {response.request.url.path}"
+        return ServerError(500, f"{self.config.url} answered {where} in an unknown form: {error}")
+
+    async def _ask(self, request: httpx.Request, *, again: bool = True) -> httpx.Response:
+        """Try until it is answered or the timeout is over, counted from the first failure."""
+        now = asyncio.get_running_loop().time
+        delay, since = _FIRST_DELAY_S, None
+        while True:
+            pause = random.uniform(delay / 2, delay)
+            try:
+                response = await self._http.send(request)
+            except httpx.TransportError as error:
+                trouble: Exception = error
+                repeat = again or isinstance(error, _NEVER_ARRIVED)
+            else:
+                self._met = True
+                if response.is_success:
+                    return response
+                trouble = _problem(response)
+                repeat = response.status_code in (_TRY_AGAIN if again else {503})
+                pause = max(pause, _retry_after(response))
+            since = since or now()
+            if not repeat or now() + pause > since + self._patience():
+                raise self._final(trouble) from trouble
+            log.warning("%s; trying again", self._final(trouble))
+            await asyncio.sleep(pause)
+            delay = min(2 * delay, _LONGEST_DELAY_S)
+
+    def _patience(self) -> float:
+        return self.config.timeout_s if self._met else min(self.config.timeout_s, _FIRST_CONTACT_S)
+
+    def _final(self, trouble: Exception) -> Exception:
+        if isinstance(trouble, APIError):
+            return trouble
+        return ConnectionFailed(self.config.url, str(trouble) or type(trouble).__name__)
+
+
+def _problem(response: httpx.Response) -> APIError:
+    """The service answers problem+json; what stands before it may answer anything."""
+    try:
+        found = response.json()
+        return api_error(response.status_code, str(found["detail"]), str(found.get("kind", "")))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return api_error(response.status_code, response.text[:200] or response.reason_phrase)
+
+
+def _retry_after(response: httpx.Response) -> float:
+    try:
+        return float(response.headers.get("Retry-After", 0))
+    except ValueError:
+        return 0.0
+
+
+def _keepalive() -> list[tuple[int, int, int]]:
+    """A sample may take minutes without a byte, so the kernel must notice a dead peer."""
+    options = [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    ]
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):
+            options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
+    return options

@@ -1,0 +1,152 @@
+"""The numbered operations of one session: sent one after another, awaited concurrently.
+
+An operation gets its number when it is really sent, so nothing that fails before it is stored
+leaves a gap.
+"""
+
+import asyncio
+import concurrent.futures
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from session import wire
+from session.client.connection import Connection
+from session.client.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    IncompleteGradient,
+    InvalidInput,
+    OperationFailed,
+    OutcomeUnknown,
+)
+from session.client.future import APIFuture
+from session.client.records import SessionInfo
+
+T = TypeVar("T")
+
+# Sending ends with the coroutine that awaits the outcome.
+Work = Callable[[], Awaitable[Coroutine[Any, Any, T]]]
+
+_UNDECIDED = ("pending", "running")
+_PAUSE_S = 0.05  # between two questions, in case the service does not hold them
+_AWAITED_AT_ONCE = 8  # operations complete in order: the oldest few are enough to ask for
+_held: ContextVar["Lane | None"] = ContextVar("held", default=None)
+
+
+@dataclass(frozen=True)
+class _Job:
+    work: Work[Any]
+    future: "concurrent.futures.Future[Any]"
+    adds_gradient: bool
+
+
+class Lane:
+    def __init__(self, connection: Connection, session: str, last_number: int) -> None:
+        self._connection = connection
+        self._session = session
+        self._path = f"/v1/sessions/{session}"
+        self._next = last_number + 1
+        self._queue: asyncio.Queue[_Job] = asyncio.Queue()
+        self._asking = asyncio.Semaphore(_AWAITED_AT_ONCE)
+        self._unsettled: wire.Submission | None = None
+        self._gradient_is_incomplete = False
+        self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        connection.background.call(connection.background.spawn, self._serve(), self._ended)
+
+    def submit(self, work: Work[T], *, adds_gradient: bool = False) -> APIFuture[T]:
+        """Queue `work` behind everything submitted before it, from whatever thread."""
+        if _held.get() is self:
+            raise InvalidInput("a custom loss cannot call the training client that waits for it")
+        job = _Job(work, concurrent.futures.Future(), adds_gradient)
+        self._connection.background.call(self._queue.put_nowait, job)
+        return APIFuture(job.future)
+
+    def operate(self, body: wire.Body, read: Callable[[wire.Operation], T]) -> APIFuture[T]:
+        async def work() -> Coroutine[Any, Any, T]:
+            return self._read_outcome(await self.send(body), read)
+
+        return self.submit(work, adds_gradient=isinstance(body, wire.ForwardBackward))
+
+    async def send(self, body: wire.Body) -> wire.Operation:
+        """Have the next operation stored. Only within submitted work."""
+        await self._settle()
+        if isinstance(body, wire.OptimStep) and self._gradient_is_incomplete:
+            await self.send(wire.ClearGradient())
+            raise IncompleteGradient
+        submission = wire.Submission(self._next, uuid.uuid4().hex, body)
+        self._unsettled = submission
+        stored = await self._connection.send(f"{self._path}/operations", submission, wire.Operation)
+        self._unsettled = None
+        self._next += 1
+        if isinstance(body, wire.ClearGradient | wire.Load):
+            self._gradient_is_incomplete = False
+        return stored
+
+    async def outcome(self, operation: wire.Operation) -> wire.Operation:
+        """Wait until it is completed. Raises OperationFailed."""
+        async with self._asking:
+            while operation.status in _UNDECIDED:
+                operation = await self._connection.outcome(
+                    f"/v1/operations/{operation.id}", wire.Operation
+                )
+                if operation.status in _UNDECIDED:
+                    await asyncio.sleep(_PAUSE_S)
+        if operation.status == "completed" and operation.result is not None:
+            return operation
+        error = operation.error or wire.Failure(operation.status, f"{operation.kind} did not run")
+        raise OperationFailed(operation.id, error.kind, error.message)
+
+    async def outside(self, function: Callable[..., T], *args: object) -> T:
+        """Run a caller's function in a thread, with this lane marked as held by it."""
+        mark = _held.set(self)
+        try:
+            return await asyncio.to_thread(function, *args)
+        finally:
+            _held.reset(mark)
+
+    async def _read_outcome(
+        self, operation: wire.Operation, read: Callable[[wire.Operation], T]
+    ) -> T:
+        return read(await self.outcome(operation))
+
+    async def _settle(self) -> None:
+        """After a failed send: was it stored all the same? If not, its number is free again."""
+        if self._unsettled is None:
+            return
+        found = await self._connection.get(self._path, SessionInfo)
+        if found.last_number >= self._unsettled.number:
+            kind = type(self._unsettled.body).__struct_config__.tag
+            raise OutcomeUnknown(self._session, self._unsettled.number, str(kind))
+        self._unsettled = None
+
+    async def _serve(self) -> None:
+        try:
+            while True:
+                await self._do(await self._queue.get())
+        finally:
+            self._drop_queue(ClientClosed)
+
+    async def _do(self, job: _Job) -> None:
+        try:
+            outcome = await job.work()
+        except asyncio.CancelledError:
+            job.future.set_exception(ClientClosed())
+            raise
+        except Exception as error:  # noqa: BLE001 - it is raised by result()
+            self._gradient_is_incomplete |= job.adds_gradient
+            job.future.set_exception(error)
+            if isinstance(error, ConnectionFailed):
+                # What is queued behind it was submitted in the belief that this one would run.
+                url = error.url
+                self._drop_queue(lambda: ConnectionFailed(url, "not sent, the call before failed"))
+        else:
+            self._connection.background.spawn(outcome, job.future)
+
+    def _drop_queue(self, error: Callable[[], Exception]) -> None:
+        while not self._queue.empty():
+            job = self._queue.get_nowait()
+            self._gradient_is_incomplete |= job.adds_gradient
+            job.future.set_exception(error())

@@ -1,0 +1,121 @@
+"""What the service tells about its models, sessions, versions and deployments.
+
+Fields that a newer service adds are ignored.
+"""
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    data: list[T]
+    next_cursor: str | None = None
+
+
+class BaseModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    digest: str
+    architecture: str = ""
+    context_length: int | None = None
+    vocab_size: int | None = None
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """`last_number` is the number of the last operation that the service has stored."""
+
+    id: str
+    status: str
+    base_model: str
+    name: str | None = None
+    group: str | None = None
+    lora: dict[str, Any] = {}
+    parent: str | None = None
+    step: int = 0
+    error: str | None = None
+    last_number: int = 0
+    created_at: datetime | None = None
+    last_active_at: datetime | None = None
+    ended_at: datetime | None = None
+    metadata: dict[str, Any] = {}
+
+
+class StepMetrics(msgspec.Struct, frozen=True):
+    step: int
+    metrics: dict[str, float | None]
+
+
+class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    description: str = ""
+    created_at: datetime | None = None
+
+
+class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    ref: str
+    group: str
+    version: int
+    kind: str
+    base_model: str
+    base_digest: str = ""
+    resumable: bool = False
+    promotable: bool = False
+    digest: str = ""
+    size: int = 0
+    lora: dict[str, Any] = {}
+    parent: str | None = None
+    session: str | None = None
+    step: int | None = None
+    metrics: dict[str, Any] = {}
+    description: str = ""
+    metadata: dict[str, Any] = {}
+    usage: dict[str, int] = {}
+    approval: str = "pending"
+    created_at: datetime | None = None
+
+
+class MergeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    status: str
+    source: str
+    version: str | None = None
+    error: str | None = None
+
+
+class PendingVersion(msgspec.Struct, frozen=True, kw_only=True):
+    version: str
+    status: str
+    error: str | None = None
+
+
+class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """`version` is what traffic gets now."""
+
+    name: str
+    status: str
+    version: str | None = None
+    previous: str | None = None
+    pending: PendingVersion | None = None
+    revision: int = 0
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+class SessionUsage(msgspec.Struct, frozen=True, kw_only=True):
+    session: str | None
+    tokens: dict[str, int]
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens by category: train, prefill, cached_prefill, sample."""
+
+    tokens: dict[str, int]
+    session: str | None = None
+    sessions: list[SessionUsage] = []
+
+
+class TokenizerFiles(msgspec.Struct, frozen=True):
+    files: list[str]

@@ -1,0 +1,109 @@
+"""Questions to the registry side of the service: models, versions, merges, deployments, usage."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TypeVar
+from urllib.parse import quote
+
+from session.client.connection import Connection
+from session.client.errors import DeploymentFailed, OperationFailed
+from session.client.records import (
+    BaseModelInfo,
+    DeploymentInfo,
+    MergeInfo,
+    Page,
+    SessionInfo,
+    VersionInfo,
+)
+from session.client.sampling import Source
+from session.client.tokenizer import model_path
+from session.client.values import split_ref
+
+T = TypeVar("T")
+
+_PAGE = 200
+_LOOK_AGAIN_S = 0.5
+
+
+async def every(
+    connection: Connection,
+    path: str,
+    form: type[Page[T]],
+    params: Mapping[str, str | None] | None = None,
+) -> list[T]:
+    """All pages of a list."""
+    found: list[T] = []
+    cursor: str | None = None
+    while True:
+        query = {**(params or {}), "limit": _PAGE, "cursor": cursor}
+        page = await connection.get(path, form, query)
+        found += page.data
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
+
+
+def group_path(group: str) -> str:
+    return f"/v1/groups/{quote(group, safe='')}"
+
+
+def version_path(ref: str) -> str:
+    group, number = split_ref(ref)
+    return f"{group_path(group)}/versions/{number}"
+
+
+async def version(connection: Connection, ref: str) -> VersionInfo:
+    return await connection.get(version_path(ref), VersionInfo)
+
+
+async def base_of(connection: Connection, source: Source) -> str | None:
+    """The base model behind a source, which must exist. Sampler weights do not tell theirs."""
+    if source.model:
+        return (await connection.get(model_path(source.model), BaseModelInfo)).name
+    if source.source:
+        return (await version(connection, source.source)).base_model
+    if source.session:
+        path = f"/v1/sessions/{quote(source.session, safe='')}"
+        return (await connection.get(path, SessionInfo)).base_model
+    return None
+
+
+async def merged(connection: Connection, ref: str) -> VersionInfo:
+    merge = await connection.post(f"{version_path(ref)}/merge", {}, MergeInfo)
+    while merge.status in ("pending", "running"):
+        merge = await connection.outcome_json(f"/v1/merges/{merge.id}", MergeInfo)
+    if merge.status != "completed" or merge.version is None:
+        raise OperationFailed(merge.id, "merge", merge.error or f"the merge is {merge.status}")
+    return await version(connection, merge.version)
+
+
+async def promoted(connection: Connection, ref: str, name: str) -> DeploymentInfo:
+    path = _deployment_path(name)
+    found = await connection.post(f"{path}/promote", {"version": ref}, DeploymentInfo)
+    found = await _decided(connection, path, found)
+    if found.version != ref:
+        raise DeploymentFailed(name, f"{found.version} has the traffic, not {ref}")
+    return found
+
+
+async def rolled_back(connection: Connection, name: str) -> DeploymentInfo:
+    path = _deployment_path(name)
+    found = await connection.post(f"{path}/rollback", {}, DeploymentInfo)
+    return await _decided(connection, path, found)
+
+
+def _deployment_path(name: str) -> str:
+    return f"/v1/deployments/{quote(name, safe='')}"
+
+
+async def _decided(connection: Connection, path: str, found: DeploymentInfo) -> DeploymentInfo:
+    """Wait until the pending version has the traffic or has failed."""
+    while found.status == "starting" or found.pending:
+        if found.pending and found.pending.status == "failed":
+            reason = found.pending.error or "it did not start"
+            raise DeploymentFailed(found.name, f"{found.pending.version}: {reason}")
+        await asyncio.sleep(_LOOK_AGAIN_S)
+        found = await connection.get(path, DeploymentInfo)
+    if found.status != "active":
+        raise DeploymentFailed(found.name, f"it is {found.status}")
+    return found

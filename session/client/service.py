@@ -1,0 +1,218 @@
+"""The way into the service: sessions, samplers, and the registry of versions."""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from session.client import registry
+from session.client.config import from_environment
+from session.client.connection import Connection
+from session.client.errors import ConfigurationError, InvalidInput
+from session.client.future import APIFuture
+from session.client.records import (
+    BaseModelInfo,
+    DeploymentInfo,
+    GroupInfo,
+    Page,
+    SessionInfo,
+    Usage,
+    VersionInfo,
+)
+from session.client.sampling import SamplingClient, Source
+from session.client.sessions import attached, opened
+from session.client.training import TrainingClient
+
+T = TypeVar("T")
+
+
+class ServiceClient:
+    """`timeout` is how many seconds calls go on trying while the service does not answer.
+
+    What is not given is read from MODELYARD_URL, MODELYARD_API_KEY, MODELYARD_GROUP,
+    MODELYARD_TIMEOUT, and then from $MODELYARD_HOME/credentials. Closing it, or leaving its `with`
+    block, ends every call that has no result yet.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        group: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        config = from_environment(url=url, api_key=api_key, group=group, timeout=timeout)
+        self._group = config.group
+        self._connection = Connection(config)
+        self._run = self._connection.background.run
+
+    def create_lora_training_client(
+        self,
+        base_model: str,
+        rank: int = 32,
+        alpha: float | None = None,
+        seed: int | None = None,
+        train_mlp: bool = True,
+        train_attn: bool = True,
+        train_unembed: bool = True,
+        targets: Sequence[str] | None = None,
+        group: str | None = None,
+        name: str | None = None,
+        user_metadata: Mapping[str, str] | None = None,
+    ) -> TrainingClient:
+        """A session with a fresh adapter; waits until it runs.
+
+        `alpha` None leaves it to the service (32). `targets` names layers and overrides the three
+        `train_` switches.
+        """
+        if rank < 1:
+            raise InvalidInput(f"rank must be at least 1, not {rank}")
+        lora = {
+            "rank": rank,
+            "alpha": alpha,
+            "seed": seed,
+            "targets": None if targets is None else list(targets),
+            "train_mlp": train_mlp,
+            "train_attn": train_attn,
+            "train_unembed": train_unembed,
+        }
+        request = {"base_model": base_model, "lora": _given(lora)}
+        return self._open(request, group, name, user_metadata)
+
+    def create_training_client_from_state(
+        self,
+        ref: str,
+        *,
+        group: str | None = None,
+        name: str | None = None,
+        user_metadata: Mapping[str, str] | None = None,
+    ) -> TrainingClient:
+        """A session from a version's weights, with a fresh optimizer.
+
+        Base model, rank, alpha and targets are the version's.
+        """
+        return self._resume(ref, False, group, name, user_metadata)
+
+    def create_training_client_from_state_with_optimizer(
+        self,
+        ref: str,
+        *,
+        group: str | None = None,
+        name: str | None = None,
+        user_metadata: Mapping[str, str] | None = None,
+    ) -> TrainingClient:
+        """Go on exactly where a version of kind `state` was saved."""
+        return self._resume(ref, True, group, name, user_metadata)
+
+    def get_training_client(self, session: str, group: str | None = None) -> TrainingClient:
+        """Take up a running session, by id or name. Only one client at a time may drive it."""
+        info = self._run(attached(self._connection, session))
+        return TrainingClient(self._connection, info, group or info.group or self._group)
+
+    def create_sampling_client(
+        self,
+        base_model: str | None = None,
+        version: str | None = None,
+        session: str | None = None,
+        weights: str | None = None,
+    ) -> SamplingClient:
+        """Exactly one source: a base model, GROUP@VERSION, a session's current weights, or
+        sampler weights."""
+        if sum(source is not None for source in (base_model, version, session, weights)) != 1:
+            raise InvalidInput("name exactly one of base_model, version, session and weights")
+        source = Source(base_model, session, version, weights)
+        base = self._run(registry.base_of(self._connection, source))
+        return SamplingClient(self._connection, source, base)
+
+    def list_base_models(self) -> list[BaseModelInfo]:
+        return self._run(registry.every(self._connection, "/v1/models", Page[BaseModelInfo]))
+
+    def list_sessions(self, status: str | None = None) -> list[SessionInfo]:
+        params = {"status": status}
+        return self._run(
+            registry.every(self._connection, "/v1/sessions", Page[SessionInfo], params)
+        )
+
+    def list_groups(self) -> list[GroupInfo]:
+        return self._run(registry.every(self._connection, "/v1/groups", Page[GroupInfo]))
+
+    def list_versions(self, group: str | None = None, kind: str | None = None) -> list[VersionInfo]:
+        """Newest first. `kind` is `state`, `adapter` or `merged`."""
+        path = f"{registry.group_path(self._named_group(group))}/versions"
+        return self._run(registry.every(self._connection, path, Page[VersionInfo], {"kind": kind}))
+
+    def get_version(self, ref: str) -> VersionInfo:
+        return self._run(registry.version(self._connection, ref))
+
+    def merge(self, ref: str) -> APIFuture[VersionInfo]:
+        """Make a version of kind `merged` from a `state` or an `adapter`."""
+        return self._connection.background.start(registry.merged(self._connection, ref))
+
+    def promote(self, ref: str, name: str) -> APIFuture[DeploymentInfo]:
+        """Serve a merged version as `name`. Done when it has the traffic."""
+        return self._connection.background.start(registry.promoted(self._connection, ref, name))
+
+    def rollback(self, name: str) -> APIFuture[DeploymentInfo]:
+        """Give the traffic back to what was served before."""
+        return self._connection.background.start(registry.rolled_back(self._connection, name))
+
+    def list_deployments(self) -> list[DeploymentInfo]:
+        return self._run(registry.every(self._connection, "/v1/deployments", Page[DeploymentInfo]))
+
+    def usage(self, session: str | None = None) -> Usage:
+        """Tokens counted so far, in all or for one session."""
+        params = {"session": session}
+        return self._run(self._connection.get("/v1/usage/totals", Usage, params))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> "ServiceClient":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _resume(
+        self,
+        ref: str,
+        with_optimizer: bool,
+        group: str | None,
+        name: str | None,
+        metadata: Mapping[str, str] | None,
+    ) -> TrainingClient:
+        found = self.get_version(ref)
+        request = {
+            "base_model": found.base_model,
+            "from_version": ref,
+            "with_optimizer": with_optimizer,
+        }
+        return self._open(request, group, name, metadata)
+
+    def _open(
+        self,
+        request: Mapping[str, Any],
+        group: str | None,
+        name: str | None,
+        metadata: Mapping[str, str] | None,
+    ) -> TrainingClient:
+        group = group or self._group
+        labels = {"group": group, "name": name, "metadata": dict(metadata or {})}
+        info = self._run(opened(self._connection, {**request, **_given(labels)}))
+        return TrainingClient(self._connection, info, group)
+
+    def _named_group(self, group: str | None) -> str:
+        found = group or self._group
+        if not found:
+            raise ConfigurationError(
+                "no group: pass one, set MODELYARD_GROUP, or ServiceClient(group=...)"
+            )
+        return found
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
