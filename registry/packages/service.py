@@ -86,17 +86,14 @@ async def register(
     if group is None:
         raise GroupNotFound(group_name)
     package = _package(actor, group, draft)
-    if draft.parent_id is not None:
-        package.parent = await packages.package_by_id(draft.parent_id)
-        if package.parent is None:
-            raise InvalidPackage("parent_id", f"no version with the id {draft.parent_id!r}")
-    else:
-        package.parent = None
+    package.parent = await _parent(packages, draft.parent_id)
     try:
         async with db.begin_nested():
-            packages.add(package, *_files(draft))
+            packages.add(package)
     except IntegrityError:
         raise AlreadyRegistered(draft.id) from None
+    packages.add(*_files(draft))
+    await db.flush()
     return package
 
 
@@ -146,6 +143,15 @@ def require_resumable(package: Package) -> None:
 
 def require_promotable(package: Package) -> None:
     package.require_promotable()
+
+
+async def _parent(packages: PackageRepository, parent_id: str | None) -> Package | None:
+    if parent_id is None:
+        return None
+    parent = await packages.package_by_id(parent_id)
+    if parent is None:
+        raise InvalidPackage("parent_id", f"no version with the id {parent_id!r}")
+    return parent
 
 
 def _package(actor: Actor, group: PackageGroup, draft: PackageDraft) -> Package:
