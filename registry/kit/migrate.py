@@ -86,6 +86,7 @@ def connect(url: str) -> Database:
     except (ArgumentError, ModuleNotFoundError) as error:
         raise DatabaseUnusable("named in the settings", str(error)) from None
     if database.engine.dialect.name == "sqlite":
+        _make_file(database.engine.url)
         event.listen(database.engine.sync_engine, "connect", _foreign_keys_off)
     return database
 
@@ -171,7 +172,7 @@ async def _alone(url: str) -> AsyncIterator[None]:
     """One migration at a time, whatever the process. Either lock dies with its holder."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
-        with _lock_file(parsed) as file:
+        with _opened(f"{parsed.database}.migration") as file:
             while not _taken(file):  # noqa: ASYNC110 - the holder is another process
                 await asyncio.sleep(_RETRY_S)
             yield
@@ -187,12 +188,19 @@ async def _alone(url: str) -> AsyncIterator[None]:
         await database.close()
 
 
+def _make_file(url: URL) -> None:
+    """Ahead of SQLite: it would make the file readable by all, and say less where it cannot."""
+    if url.database and url.database != ":memory:":
+        with _opened(url.database):
+            pass
+
+
 @contextmanager
-def _lock_file(url: URL) -> Iterator[int]:
+def _opened(path: str) -> Iterator[int]:
     try:
-        file = os.open(f"{url.database}.migration", os.O_RDWR | os.O_CREAT, 0o600)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise DatabaseUnusable(url.database or "", str(error)) from None
+        raise DatabaseUnusable(path, error.strerror or str(error)) from None
     try:
         yield file
     finally:

@@ -9,18 +9,18 @@ Port = Annotated[int | None, typer.Option(min=0, max=65535, help="0 takes a free
 
 def serve(host: Host = None, port: Port = None) -> None:
     """Run the whole service: the interfaces and one worker. Ctrl-C stops both."""
-    from session.cli import serve as process
     from session.cli.installation import load_settings
+    from session.cli.serve import serve as run
 
-    process.serve(load_settings(host=host, port=port))
+    run(load_settings(host=host, port=port))
 
 
 def worker() -> None:
     """Run one worker; `serve` starts its own."""
-    from session.cli import worker as process
     from session.cli.installation import load_settings
+    from session.cli.worker import worker as run
 
-    process.worker(load_settings())
+    run(load_settings())
 
 
 def serve_model(
