@@ -320,6 +320,25 @@ def test_a_roll_back_is_waited_for(modelyard: Any, service: Scripted) -> None:
     assert (ended.code, ended.err.splitlines()[-1]) == (0, "prod now serves facts@2")
 
 
+def test_a_roll_back_may_leave_nothing_served(modelyard: Any, service: Scripted) -> None:
+    withdrawn = deployment("failed", None, loading("failed", "withdrawn by a rollback"))
+    service.will("POST /v1/deployments/prod/rollback", withdrawn)
+    ended = modelyard("rollback", "prod", MODELYARD_URL=service.url)
+    assert (ended.code, ended.err) == (
+        0,
+        "prod serves nothing: what was starting is withdrawn\n",
+    )
+
+
+def test_a_version_that_starts_again_is_waited_for(modelyard: Any, service: Scripted) -> None:
+    again = deployment("starting", "facts@2")
+    service.will("POST /v1/deployments/prod/promote", again)
+    service.will("GET /v1/deployments/prod", again, deployment("active", "facts@2"))
+    ended = modelyard("promote", "facts@2", "--as", "prod", MODELYARD_URL=service.url)
+    assert ended.code == 0
+    assert len(service.asked) == 3
+
+
 def test_a_session_is_stopped_and_waited_for(modelyard: Any, service: Scripted) -> None:
     session = {"id": "ses_1", "status": "stopping"}
     service.will("POST /v1/sessions/facts/stop", session)

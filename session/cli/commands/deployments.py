@@ -35,7 +35,7 @@ def show_history(name: str, as_json: AsJson = False) -> None:
     """List what a deployment has served, newest first."""
     with Service.from_environment() as service:
         rows = service.pages(f"{_path(name)}/history")
-    show_rows(rows, tuple(rows[0]) if rows else (), as_json=as_json)
+    show_rows(rows, ("at", "kind", "actor", "from", "to", "why"), as_json=as_json)
 
 
 def promote(
@@ -57,7 +57,9 @@ def rollback(name: str, timeout: Patience = 600) -> None:
     """Return to the version a deployment served before, and wait until it answers."""
     with Service.from_environment() as service:
         found = service.post(f"{_path(name)}/rollback")
-        wanted = found["pending"]["version"] if found["pending"] else found["version"]
+        wanted = _starting(found) or found["version"]
+        if wanted is None:
+            return note(f"{name} serves nothing: what was starting is withdrawn")
         _wait(service, name, wanted, timeout)
     note(f"{name} now serves {wanted}")
 
@@ -80,8 +82,14 @@ def _wait(service: Service, name: str, wanted: str, timeout: float) -> None:
 
 
 def _is_moving(found: dict[str, Any], wanted: str) -> bool:
+    """Also where the version that is served starts again, as after a restart of the service."""
+    starts_again = found["version"] == wanted and found["status"] == "starting"
+    return starts_again or _starting(found) == wanted
+
+
+def _starting(found: dict[str, Any]) -> str | None:
     pending = found["pending"]
-    return bool(pending) and pending["version"] == wanted and pending["status"] != "failed"
+    return str(pending["version"]) if pending and pending["status"] == "starting" else None
 
 
 def _path(name: str) -> str:
