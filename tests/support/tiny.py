@@ -9,6 +9,8 @@ import numpy.typing as npt
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from session.engine.port import AdamParams, BaseRef, Datum, LoraConfig, Loss
+
 HIDDEN = 48
 HEADS = 4
 KV_HEADS = 2
@@ -18,6 +20,9 @@ CONTEXT = 512
 END = "<|im_end|>"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", END]  # ids 0, 1, 2
 END_ID = 2
+
+LORA = LoraConfig(4, 8.0, ("q_proj", "v_proj", "down_proj", "lm_head"), seed=7)
+ADAM = AdamParams(1e-2, beta1=0.9, beta2=0.95, eps=1e-12, weight_decay=0.0, grad_clip_norm=None)
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -52,6 +57,25 @@ def tiny_model(path: Path, *, tied: bool = True, seed: int = 0) -> Path:
     _write(path / "generation_config.json", {"bos_token_id": 1, "eos_token_id": END_ID})
     _write(path / "tokenizer_config.json", _tokenizer_config())
     return path
+
+
+def tiny_ref(path: Path, *, tied: bool = True, seed: int = 0) -> BaseRef:
+    """The same as an engine takes it; directories of other content have other digests."""
+    return BaseRef(f"tiny/{tied}", f"{tied}-{seed}", tiny_model(path, tied=tied, seed=seed))
+
+
+def tiny_datum(length: int, *, loss: Loss = Loss.cross_entropy, seed: int = 0) -> Datum:
+    """Random tokens, weights, and whatever else the loss needs; ratios lie around one."""
+    random = np.random.default_rng((seed, length))
+    tokens = random.integers(3, 300, length + 1)
+    inputs: dict[str, npt.NDArray[Any]] = {
+        "target_tokens": tokens[1:],
+        "weights": random.uniform(-0.5, 1.5, length).astype(np.float32),
+    }
+    if loss is not Loss.cross_entropy:
+        inputs["logprobs"] = random.uniform(-7.0, -5.0, length).astype(np.float32)
+        inputs["advantages"] = random.standard_normal(length).astype(np.float32)
+    return Datum(tokens[:-1], inputs)
 
 
 def _tokenizer() -> Tokenizer:

@@ -20,8 +20,9 @@ class Moments:
 
     @classmethod
     def fresh(cls, weights: Tensors) -> "Moments":
-        zeros = map_tensors(torch.zeros_like, weights)
-        return cls(0, zeros, zeros)
+        return cls(
+            0, map_tensors(torch.zeros_like, weights), map_tensors(torch.zeros_like, weights)
+        )
 
 
 def check_params(params: AdamParams) -> None:

@@ -22,6 +22,7 @@ from session.engine.port import EngineError, SampleChunk, SampleRequest
 
 # Tokens decoded beyond a stop string's bytes: some decoders treat the first one specially.
 MARGIN = 8
+MAX_SAMPLES = 1024  # of one prompt: its cache is held once for each
 
 
 @dataclass
@@ -35,7 +36,7 @@ def sample(
     base: BaseModel, adapter: Adapter | None, request: SampleRequest, *, chunk_tokens: int
 ) -> Iterator[list[SampleChunk]]:
     """Each item is one turn's work, so that other work can run in between; it may be empty."""
-    prompt = _check(base, request)
+    prompt = check_request(base, request)
     samples = [Sample(index, _generator(request, index)) for index in range(request.n)]
     if request.max_tokens > 0 or request.prompt_logprobs:
         cache = base.new_cache()
@@ -168,14 +169,14 @@ def _generator(request: SampleRequest, index: int) -> torch.Generator:
     return generator
 
 
-def _check(base: BaseModel, request: SampleRequest) -> npt.NDArray[np.int64]:
+def check_request(base: BaseModel, request: SampleRequest) -> npt.NDArray[np.int64]:
     prompt = np.asarray(request.prompt)
     if prompt.ndim != 1 or len(prompt) == 0:
         raise EngineError("the prompt is empty")
     prompt = check_tokens(base, prompt, "prompt")
     allowed = {
         "max_tokens": request.max_tokens >= 0,
-        "n": request.n >= 1,
+        "n": 1 <= request.n <= MAX_SAMPLES,
         "temperature": math.isfinite(request.temperature) and request.temperature >= 0,
         "top_k": request.top_k == -1 or request.top_k >= 1,
         "top_p": 0 < request.top_p <= 1,
