@@ -68,9 +68,9 @@ def read(directory: Path) -> tuple[AdapterConfig, dict[str, "Tensor"]]:
         read_header(path)
     except BadFile as error:
         raise BadAdapter(error.file, error.reason) from error
-    tensors = {name: tensor.float() for name, tensor in load_file(path).items()}
+    tensors = load_file(path)
     pairs(config, tensors)
-    return config, tensors
+    return config, {name: tensor.float() for name, tensor in tensors.items()}
 
 
 def write(
