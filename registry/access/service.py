@@ -1,6 +1,5 @@
 """Accounts, their tokens, and who a secret speaks for."""
 
-import re
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
@@ -21,8 +20,8 @@ from registry.access.model import Account, ApiToken, hash_secret
 from registry.access.repository import AccessRepository
 from registry.kit.clock import now
 from registry.kit.ids import new_id
+from registry.kit.names import NAME, NAME_RULE
 
-_ACCOUNT_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _LONGEST_TOKEN_NAME = 64
 
 
@@ -39,8 +38,8 @@ def require_role(actor: Actor, needed: Role) -> None:
 
 
 async def create_account(db: AsyncSession, *, name: str) -> Account:
-    if not _ACCOUNT_NAME.fullmatch(name):
-        raise InvalidAccess("name", f"{name!r} is not letters, digits and hyphens, at most 63")
+    if not NAME.fullmatch(name):
+        raise InvalidAccess("name", f"{name!r} is not {NAME_RULE}")
     account = Account(id=_new_account_id(), name=name)
     try:
         async with db.begin_nested():

@@ -4,11 +4,11 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
+from registry.kit.names import NAME
 from registry.packages.errors import InvalidRef
 
-GROUP_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 LARGEST_VERSION = 2**31 - 1
-_REF = re.compile(rf"(?P<group>{GROUP_NAME.pattern})@(?P<version>[1-9][0-9]{{0,9}})")
+_REF = re.compile(rf"(?P<group>{NAME.pattern})@(?P<version>[1-9][0-9]{{0,9}})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from sqlalchemy import Select, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import contains_eager, joinedload
 
+from registry.kit.names import NAME
 from registry.packages.model import Package, PackageFile, PackageGroup, PackageKind
-from registry.packages.ref import GROUP_NAME, PackageRef
+from registry.packages.ref import PackageRef
 
 
 class PackageRepository:
@@ -19,7 +20,7 @@ class PackageRepository:
         self._db.add_all(rows)
 
     async def group(self, name: str) -> PackageGroup | None:
-        if not GROUP_NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             return None  # PostgreSQL refuses some of what a URL can hold
         found = await self._db.scalars(self._groups().where(PackageGroup.name == name))
         return found.one_or_none()
@@ -42,7 +43,7 @@ class PackageRepository:
         return taken.one_or_none()
 
     async def package(self, ref: PackageRef) -> Package | None:
-        if not GROUP_NAME.fullmatch(ref.group):
+        if not NAME.fullmatch(ref.group):
             return None
         found = await self._db.scalars(
             self._packages().where(PackageGroup.name == ref.group, Package.version == ref.version)

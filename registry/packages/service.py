@@ -6,6 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from registry.access.actor import Actor
 from registry.artifacts.manifest import FileEntry, manifest_digest
 from registry.kit.ids import new_id
+from registry.kit.names import NAME, NAME_RULE
 from registry.kit.pages import Cursors, Page
 from registry.packages.errors import (
     AlreadyRegistered,
@@ -20,7 +21,6 @@ from registry.packages.limits import check_description, check_draft
 # Callers speak of a version by these two, so they find them beside the functions that take them.
 from registry.packages.model import Package, PackageFile, PackageGroup, PackageKind
 from registry.packages.model import PackageDraft as PackageDraft
-from registry.packages.ref import GROUP_NAME
 from registry.packages.ref import PackageRef as PackageRef
 from registry.packages.repository import PackageRepository
 
@@ -28,8 +28,8 @@ from registry.packages.repository import PackageRepository
 async def create_group(
     db: AsyncSession, actor: Actor, name: str, *, description: str = ""
 ) -> PackageGroup:
-    if not GROUP_NAME.fullmatch(name):
-        raise InvalidPackage("name", f"{name!r} is not letters, digits and hyphens, at most 63")
+    if not NAME.fullmatch(name):
+        raise InvalidPackage("name", f"{name!r} is not {NAME_RULE}")
     check_description(description)
     group = PackageGroup(
         id=new_id("grp"), account_id=actor.account_id, name=name, description=description
