@@ -20,7 +20,8 @@ log = logging.getLogger("modelyard")
 
 WAIT_S = 20  # how long the service may hold one question for a result
 SAMPLES_IN_FLIGHT = 256
-_TRY_AGAIN = {429, 502, 503, 504}
+_AWAY = {502, 503, 504}
+_TRY_AGAIN = {429} | _AWAY
 _NEVER_ARRIVED = (httpx.ConnectError, httpx.ConnectTimeout)
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 8.0
 _FIRST_CONTACT_S = 10.0  # a wrong URL should not take the whole timeout to show
@@ -133,7 +134,7 @@ class Connection:
         return self.config.timeout_s if self._met else min(self.config.timeout_s, _FIRST_CONTACT_S)
 
     def _final(self, trouble: Exception) -> Exception:
-        if isinstance(trouble, APIError):
+        if isinstance(trouble, APIError) and trouble.status not in _AWAY:
             return trouble
         return ConnectionFailed(self.config.url, str(trouble) or type(trouble).__name__)
 

@@ -4,7 +4,7 @@ ModelyardError
 ├── ConfigurationError      no URL or no API key is known
 ├── InvalidInput            an argument that was refused before anything was sent
 ├── ClientClosed            the ServiceClient was closed first
-├── ConnectionFailed        the service did not answer within the timeout
+├── ConnectionFailed        no answer, or only 502 to 504, until the timeout
 ├── APIError                the service answered with an error
 │   ├── InvalidRequestError     400, 422
 │   ├── AuthenticationError     401
