@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import sqlite3
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,6 +148,16 @@ def test_the_schema_is_named_before_and_after_its_upgrade(modelyard: Any) -> Non
     schema = json.loads(modelyard("db", "status", "--json").out)
     assert schema["state"] == "current"
     assert schema["found"] == schema["head"]
+
+
+def test_a_database_of_a_newer_version_is_refused(modelyard: Any, tmp_path: Path) -> None:
+    modelyard("db", "upgrade")
+    with closing(sqlite3.connect(tmp_path / "home" / "modelyard.db")) as connection, connection:
+        connection.execute("UPDATE modelyard_schema SET version_num = 'future'")
+    for words in (["accounts", "list"], ["db", "upgrade"]):
+        ended = modelyard(*words)
+        assert ended.code == 1
+        assert "has the schema future, which this version of modelyard" in ended.err
 
 
 def test_a_home_that_cannot_be_written_is_named(modelyard: Any, tmp_path: Path) -> None:
