@@ -1,14 +1,12 @@
 """The demo's chat examples as training data: only the assistant's words carry weight."""
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Any
 
 import modelyard
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 FACTS = Path(__file__).with_name("facts.jsonl")
 PARTS = 2
@@ -21,22 +19,26 @@ def examples(path: Path = FACTS) -> list[Messages]:
 
 
 def batches(
-    conversations: list[Messages], tokenizer: "PreTrainedTokenizerBase", *, count: int
+    conversations: list[Messages], training: modelyard.TrainingClient, *, count: int
 ) -> list[list[modelyard.Datum]]:
     """Every second conversation and the others, in turn: a batch holds some of each kind."""
-    pairs = [_question_and_answer(messages, tokenizer) for messages in conversations]
+    tokenizer = training.get_tokenizer()
+    render = partial(tokenizer.apply_chat_template, return_dict=False)
+    pairs = [
+        _question_and_answer(messages, render, end_id=tokenizer.eos_token_id)
+        for messages in conversations
+    ]
     parts = [_weighted(pairs[part::PARTS]) for part in range(PARTS)]
     return [parts[step % PARTS] for step in range(count)]
 
 
 def _question_and_answer(
-    messages: Messages, tokenizer: "PreTrainedTokenizerBase"
+    messages: Messages, render: Callable[..., Any], *, end_id: int
 ) -> tuple[list[int], list[int]]:
     """The answer ends with the end token: without it, a model never learns to stop."""
-    render = partial(tokenizer.apply_chat_template, return_dict=False)
-    question = cast(list[int], render(messages[:-1], add_generation_prompt=True))
-    whole = cast(list[int], render(messages))
-    end = whole.index(tokenizer.eos_token_id, len(question)) + 1
+    question: list[int] = render(messages[:-1], add_generation_prompt=True)
+    whole: list[int] = render(messages)
+    end = whole.index(end_id, len(question)) + 1
     return whole[: len(question)], whole[len(question) : end]
 
 

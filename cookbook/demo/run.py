@@ -73,7 +73,7 @@ def _life_of_a_checkpoint(client: modelyard.ServiceClient, chat: openai.OpenAI) 
         MODEL, rank=RANK, seed=SEED, name=SESSION, train_unembed=False
     )
     _before(chat)
-    schedule = batches(examples(), training.get_tokenizer(), count=STEPS + MORE_STEPS)
+    schedule = batches(examples(), training, count=STEPS + MORE_STEPS)
     _train(training, schedule[:STEPS])
     state = _save_state(training)
     losses = _two_more_steps(training, schedule[STEPS:])

@@ -1,0 +1,114 @@
+"""What the documentation promises to be complete about is compared with the code."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from pydantic import BaseModel
+
+from registry.kit.errors import Kind
+from registry.settings import Settings
+from session.app import create_app
+from session.cli.root import app
+from session.engine.port import Loss
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+_LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
+_TARGET = re.compile(r"^([a-z-]+):.*## ", re.MULTILINE)
+
+
+def test_operations_md_has_every_setting_and_no_other() -> None:
+    documented = re.findall(r"^\| `(MODELYARD_\w+)`", _page("operations.md"), re.MULTILINE)
+    assert sorted(documented) == sorted(_variables(Settings, "MODELYARD_"))
+
+
+def test_cli_md_has_every_command_and_no_other() -> None:
+    documented = re.findall(r"^\| `modelyard ((?:[a-z]+ ?)+)", _page("cli.md"), re.MULTILINE)
+    assert sorted(map(str.strip, documented)) == sorted(_commands(typer.main.get_command(app)))
+
+
+def test_rest_md_has_every_route_and_no_other(tmp_path: Path) -> None:
+    paths = create_app(Settings(home=tmp_path)).openapi()["paths"]
+    routes = {
+        f"{method.upper()} {path.replace(':path}', '}')}"
+        for path, methods in paths.items()
+        for method in methods
+    }
+    documented = set(re.findall(r"`((?:GET|POST|PUT|PATCH|DELETE) /\S+)`", _page("rest.md")))
+    assert documented == routes
+
+
+def test_rest_md_has_every_kind_of_error() -> None:
+    documented = re.findall(r"\| `(\w+)` \| [45]\d\d", _page("rest.md"))
+    assert sorted(documented) == sorted(Kind)
+
+
+def test_losses_md_has_every_loss_and_no_other() -> None:
+    documented = re.findall(r"^\| `(\w+)`", _page("losses.md"), re.MULTILINE)
+    assert documented == list(Loss)
+
+
+def test_every_make_command_that_a_page_names_exists() -> None:
+    targets = set(_TARGET.findall((ROOT / "Makefile").read_text()))
+    named = {word for page in PAGES for word in re.findall(r"\bmake ([a-z-]+)[`\s]", _code(page))}
+    assert named >= {"demo", "test", "serve"}
+    assert named <= targets
+
+
+def test_decisions_are_numbered_without_a_gap() -> None:
+    numbers = [int(path.name[:4]) for path in sorted((DOCS / "decisions").glob("*.md"))]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_within_the_documentation_leads_somewhere(page: Path) -> None:
+    broken = [
+        (target, heading)
+        for target, heading in _LINK.findall(page.read_text())
+        if not _leads_somewhere(page, target, heading)
+    ]
+    assert broken == []
+
+
+def _page(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def _code(page: Path) -> str:
+    """What stands in backticks or in an indented block."""
+    text = page.read_text()
+    return "\n".join(
+        [*re.findall(r"`[^`\n]+`", text), *re.findall(r"^    .*$", text, re.MULTILINE)]
+    )
+
+
+def _variables(settings: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in settings.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _variables(kind, f"{prefix}{name.upper()}__")
+        else:
+            yield f"{prefix}{name.upper()}"
+
+
+def _commands(command: object, path: str = "") -> Iterator[str]:
+    """Visible commands, as they are typed."""
+    nested = getattr(command, "commands", None)
+    if nested is None:
+        yield path
+        return
+    for name, child in nested.items():
+        if not child.hidden:
+            yield from _commands(child, f"{path} {name}".strip())
+
+
+def _leads_somewhere(page: Path, target: str, heading: str) -> bool:
+    found = page.parent / target if target else page
+    if not heading:
+        return found.exists()
+    headings = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE)
+    return heading in {text.lower().replace(" ", "-") for text in headings}
