@@ -97,7 +97,7 @@ class Connection:
 
     def _read(self, response: httpx.Response, form: type[T]) -> T:
         try:
-            return msgspec.json.decode(response.content, type=form)
+            return msgspec.json.decode(response.content or b"null", type=form)
         except msgspec.DecodeError as error:
             raise self._strange(response, error) from error
 

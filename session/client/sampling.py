@@ -78,16 +78,21 @@ class SamplingClient:
 def _request(
     prompt: ModelInput, params: SamplingParams, n: int, prompt_logprobs: bool
 ) -> wire.Sampling:
-    stop = params.stop
     return wire.Sampling(
         prompt=prompt.to_wire("prompt"),
         token=uuid.uuid4().hex,
-        max_tokens=DEFAULT_MAX_TOKENS if params.max_tokens is None else params.max_tokens,
-        n=n,
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        seed=params.seed,
-        stop=stop if stop is None or isinstance(stop, str) else list(stop),
+        max_tokens=DEFAULT_MAX_TOKENS if params.max_tokens is None else int(params.max_tokens),
+        n=int(n),
+        temperature=float(params.temperature),
+        top_k=int(params.top_k),
+        top_p=float(params.top_p),
+        seed=None if params.seed is None else int(params.seed),
+        stop=_stop(params),
         prompt_logprobs=prompt_logprobs,
     )
+
+
+def _stop(params: SamplingParams) -> list[str | int] | str | None:
+    if params.stop is None or isinstance(params.stop, str):
+        return params.stop
+    return [each if isinstance(each, str) else int(each) for each in params.stop]

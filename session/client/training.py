@@ -50,7 +50,7 @@ class TrainingClient:
         loss_fn_config: Mapping[str, float] | None = None,
     ) -> APIFuture[ForwardBackwardOutput]:
         """The loss and the log-probabilities, without a gradient."""
-        body = wire.Forward(wire_data(data, loss_fn), loss_fn, dict(loss_fn_config or {}))
+        body = wire.Forward(wire_data(data, loss_fn), loss_fn, _numbers(loss_fn_config))
         return self._lane.operate(body, _output)
 
     def forward_backward(
@@ -60,7 +60,7 @@ class TrainingClient:
         loss_fn_config: Mapping[str, float] | None = None,
     ) -> APIFuture[ForwardBackwardOutput]:
         """Add the gradient of the summed loss to what the next `optim_step` applies."""
-        body = wire.ForwardBackward(wire_data(data, loss_fn), loss_fn, dict(loss_fn_config or {}))
+        body = wire.ForwardBackward(wire_data(data, loss_fn), loss_fn, _numbers(loss_fn_config))
         return self._lane.operate(body, _output)
 
     def forward_backward_custom(
@@ -133,11 +133,12 @@ class TrainingClient:
 
     def log(self, metrics: Mapping[str, float], step: int | None = None) -> APIFuture[None]:
         """Keep numbers of your own beside the session's; `step` None is the last one seen done."""
-        for key, value in metrics.items():
+        numbers = _numbers(metrics)
+        for key, value in numbers.items():
             if not math.isfinite(value):
                 raise InvalidInput(f"metrics[{key!r}] is {value}, which JSON cannot carry")
         at = self._step if step is None else step
-        return self._connection.background.start(self._logged(at, dict(metrics)))
+        return self._connection.background.start(self._logged(at, numbers))
 
     def metrics(self) -> list[StepMetrics]:
         """Each step's loss, tokens, gradient norm and what `log` added."""
@@ -168,7 +169,7 @@ class TrainingClient:
             group or self._group,
             description,
             {key: str(value) for key, value in (metadata or {}).items()},
-            {key: float(value) for key, value in (metrics or {}).items()},
+            _numbers(metrics),
         )
         return self._lane.operate(body, _saved)
 
@@ -184,6 +185,11 @@ class TrainingClient:
     async def _stop(self) -> Coroutine[Any, Any, SessionInfo]:
         info = await self._connection.post(f"{self._path}/stop", {}, SessionInfo)
         return settled(self._connection, info)
+
+
+def _numbers(given: Mapping[str, float] | None) -> dict[str, float]:
+    """Plain floats: numpy's own do not travel."""
+    return {key: float(value) for key, value in (given or {}).items()}
 
 
 def _result(operation: wire.Operation) -> wire.Result:

@@ -21,7 +21,6 @@ _REQUIRED: Mapping[str, Sequence[str]] = {
 }
 
 
-@dataclass(eq=False)
 class Datum:
     """One example. Position t of `model_input` predicts `target_tokens[t]`: shift before.
 
@@ -29,16 +28,12 @@ class Datum:
     input of float32.
     """
 
-    model_input: ModelInput
-    loss_fn_inputs: Mapping[str, TensorLike]
+    def __init__(self, model_input: ModelInput, loss_fn_inputs: Mapping[str, TensorLike]) -> None:
+        self.model_input = model_input
+        self.loss_fn_inputs = {name: _typed(name, value) for name, value in loss_fn_inputs.items()}
 
-    def __post_init__(self) -> None:
-        self.loss_fn_inputs = {
-            name: _typed(name, value) for name, value in self.loss_fn_inputs.items()
-        }
-
-    def tensor(self, name: str) -> TensorData:
-        return tensor_data(self.loss_fn_inputs[name])
+    def __repr__(self) -> str:
+        return f"Datum({self.model_input.length} tokens, {sorted(self.loss_fn_inputs)})"
 
 
 def _typed(name: str, value: TensorLike) -> TensorData:
@@ -68,8 +63,8 @@ def _packed(datum: Datum, index: int, loss_fn: str) -> wire.Datum:
         if name not in datum.loss_fn_inputs:
             raise InvalidInput(f"{where}.loss_fn_inputs lacks {name!r}, which {loss_fn} needs")
     inputs = {}
-    for name in datum.loss_fn_inputs:
-        array = datum.tensor(name).to_numpy()
+    for name, tensor in datum.loss_fn_inputs.items():
+        array = tensor.to_numpy()
         if array.ndim == 0 or len(array) != length:
             found = len(array) if array.ndim else "a single number"
             raise InvalidInput(
@@ -98,13 +93,13 @@ class AdamParams:
         if not self.grad_clip_norm >= 0:
             raise InvalidInput(f"grad_clip_norm must be 0 or more, not {self.grad_clip_norm}")
         return wire.OptimStep(
-            learning_rate=self.learning_rate,
-            beta1=self.beta1,
-            beta2=self.beta2,
-            eps=self.eps,
-            weight_decay=self.weight_decay,
-            grad_clip_norm=self.grad_clip_norm or None,
-            lora_plus_ratio=self.lora_plus_ratio,
+            learning_rate=float(self.learning_rate),
+            beta1=float(self.beta1),
+            beta2=float(self.beta2),
+            eps=float(self.eps),
+            weight_decay=float(self.weight_decay),
+            grad_clip_norm=float(self.grad_clip_norm) or None,
+            lora_plus_ratio=None if self.lora_plus_ratio is None else float(self.lora_plus_ratio),
         )
 
 
