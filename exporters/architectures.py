@@ -43,7 +43,11 @@ def missing_by_loading(path: Path) -> list[str]:
 
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype="auto", output_loading_info=True, local_files_only=True
+            path,
+            dtype="auto",
+            output_loading_info=True,
+            local_files_only=True,
+            trust_remote_code=False,
         )
     except (ImportError, KeyError, OSError, RuntimeError, ValueError) as error:
         raise BadModel("config.json", f"transformers cannot load the model: {error}") from error

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 TEMPLATE_FILE = "chat_template.jinja"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 _ANSWER = "wxyz"
+_FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # a template's own
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -84,7 +85,7 @@ def _render(template: ChatTemplate, messages: list[dict[str, Any]]) -> str:
         return environment.from_string(source).render(
             messages=messages, add_generation_prompt=False, **template.special
         )
-    except (TemplateError, TypeError) as error:
+    except (TemplateError, *_FAULTS) as error:
         reason = f"the chat template does not render a one-turn conversation: {error}"
         raise BadModel(template.file, reason) from error
 

