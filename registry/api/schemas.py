@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from fastapi import Query
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from registry.artifacts.manifest import FileEntry
 from registry.kit.pages import Page
@@ -60,6 +60,8 @@ class TokenizerFiles(BaseModel):
 
 
 class NewGroup(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
     name: str
     description: str = ""
 

@@ -100,10 +100,14 @@ async def buckets(
     limit: int = 50,
     cursor: str | None = None,
 ) -> Page[Bucket]:
-    """Spans of UTC from the one that `start` lies in, oldest first, empty ones too."""
-    cursors = Cursors((int,), ("usage", _epoch(start), width, group_by, session_id))
+    """Spans of UTC from the one that `start` lies in, oldest first, empty ones too.
+
+    A cursor stands in for `start`, which may be counted from a clock that has moved on.
+    """
+    cursors = Cursors((int,), ("usage", width, group_by, session_id))
     position = cursors.read(cursor)
-    begin = int(position[0]) if position else _epoch(start) // width.seconds * width.seconds
+    first = max(int(position[0]) if position else _epoch(start), 0)
+    begin = first // width.seconds * width.seconds
     if end <= start:
         raise InvalidUsage("end", "is not after start")
     begins = range(begin, _epoch(end - timedelta(microseconds=1)) + 1, width.seconds)
