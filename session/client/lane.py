@@ -94,7 +94,7 @@ class Lane:
                 )
                 if operation.status in _UNDECIDED:
                     await asyncio.sleep(_PAUSE_S)
-        if operation.status == "completed" and operation.result is not None:
+        if operation.status == "completed":
             return operation
         error = operation.error or wire.Failure(operation.status, f"{operation.kind} did not run")
         raise OperationFailed(operation.id, error.kind, error.message)

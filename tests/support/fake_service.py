@@ -154,7 +154,7 @@ class FakeService:
             id=f"op_{number}", session="ses_1", number=number, kind=kind, **outcome
         )
 
-    def _result(self, body: wire.Body) -> wire.Result:
+    def _result(self, body: wire.Body) -> wire.Result | None:
         match body:
             case wire.Forward() | wire.ForwardBackward():
                 data = [_scored(datum) for datum in body.data]
@@ -166,7 +166,7 @@ class FakeService:
             case wire.Save():
                 return wire.Result(version=f"{body.group}@{len(self.log)}")
             case _:
-                return wire.Result()
+                return None
 
     async def _sample(self, request: Request) -> Response:
         asked = wire.unpack(await request.body(), wire.Sampling)
