@@ -190,7 +190,7 @@ class FakeService:
 
     async def _add_metrics(self, request: Request) -> Any:
         self.metrics.append(await request.json())
-        return {}
+        return Response(status_code=204)
 
     async def _models(self) -> Any:
         return {"data": [await self._model(MODEL)]}
