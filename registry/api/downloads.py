@@ -1,5 +1,7 @@
 """Bytes over REST: compared with their digest, which is also their ETag."""
 
+from pathlib import PurePosixPath
+
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
@@ -20,10 +22,9 @@ def not_modified(request: Request, sha256: str) -> Response | None:
 
 def content_headers(path: str, sha256: str) -> dict[str, str]:
     """A browser saves the file and never runs what somebody has stored."""
-    suffix = path[path.rfind(".") :]
     return {
         "ETag": _etag(sha256),
-        "Content-Type": _TYPES.get(suffix, "application/octet-stream"),
+        "Content-Type": _TYPES.get(PurePosixPath(path).suffix, "application/octet-stream"),
         "Content-Disposition": "attachment",
         "X-Content-Type-Options": "nosniff",
     }

@@ -331,7 +331,8 @@ async def test_pages_without_a_start_go_on_though_the_clock_does(service: Servic
         if not page["has_more"]:
             break
         cursor = f"&cursor={page['next_page']}"
-    assert [later - earlier for earlier, later in pairwise(starts)] == [3600] * 168
+    assert {later - earlier for earlier, later in pairwise(starts)} == {3600}
+    assert len(starts) >= 7 * 24
 
 
 async def test_another_accounts_usage_is_not_counted(service: Service) -> None:
