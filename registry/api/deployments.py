@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from registry.api.auth import Member, Viewer
-from registry.api.schemas import List, Moment
+from registry.api.schemas import Cursor, Limit, Listing, Moment
 from registry.deployments import service
 from registry.deployments.model import (
     DeploymentEvent,
@@ -80,8 +80,11 @@ class EventView(BaseModel):
 
 
 @router.get("")
-async def list_deployments(actor: Viewer, db: ReadDb) -> List[DeploymentView]:
-    return List(data=[DeploymentView.of(each) for each in await service.deployments(db, actor)])
+async def list_deployments(
+    actor: Viewer, db: ReadDb, limit: Limit = 50, cursor: Cursor = None
+) -> Listing[DeploymentView]:
+    page = await service.deployments(db, actor, limit=limit, cursor=cursor)
+    return Listing.of(page, DeploymentView.of)
 
 
 @router.get("/{name}")
@@ -90,10 +93,12 @@ async def show_deployment(actor: Viewer, db: ReadDb, name: str) -> DeploymentVie
 
 
 @router.get("/{name}/history")
-async def show_history(actor: Viewer, db: ReadDb, name: str) -> List[EventView]:
+async def show_history(
+    actor: Viewer, db: ReadDb, name: str, limit: Limit = 50, cursor: Cursor = None
+) -> Listing[EventView]:
     """Newest first."""
-    events = await service.history(db, actor, name)
-    return List(data=[EventView.of(event) for event in events])
+    page = await service.history(db, actor, name, limit=limit, cursor=cursor)
+    return Listing.of(page, EventView.of)
 
 
 @router.post("/{name}/promote", status_code=202)

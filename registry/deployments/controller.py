@@ -43,7 +43,7 @@ class Timing:
 
 
 class Deployer:
-    """`run()` until cancelled, then `close()`; `workdir` holds model files and logs."""
+    """`prepare()`, then `run()` until cancelled, then `close()`; `workdir` holds model files and logs."""
 
     def __init__(
         self,
@@ -68,10 +68,13 @@ class Deployer:
         self._unpacking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._client = httpx.AsyncClient(timeout=5.0, trust_env=False)
 
-    async def run(self) -> None:
+    async def prepare(self) -> None:
+        """Withdraw the addresses of an earlier run; to be done before a request can follow one."""
         (self._workdir / _LOGS).mkdir(parents=True, exist_ok=True)
         async with self._database.begin() as db:
             await moves.forget_processes(db)
+
+    async def run(self) -> None:
         while True:
             try:
                 await self._compare()

@@ -86,7 +86,7 @@ class DeploymentEvent(Base):
 
     __tablename__ = "deployment_events"
 
-    id: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[int] = mapped_column(primary_key=True)
     account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
     deployment_id: Mapped[str] = mapped_column(ForeignKey("deployments.id"), index=True)
     kind: Mapped[str]

@@ -12,7 +12,6 @@ from registry.deployments.model import (
 )
 from registry.deployments.repository import LiveRevisions
 from registry.kit.clock import now
-from registry.kit.ids import new_id
 
 DEPLOYER = "deployer"
 
@@ -100,7 +99,6 @@ def _event(
     why: str = "",
 ) -> DeploymentEvent:
     return DeploymentEvent(
-        id=new_id("dev"),
         account_id=to.account_id,
         deployment_id=to.deployment_id,
         kind=kind,

@@ -12,6 +12,7 @@ from registry.deployments.model import (
     Standing,
 )
 from registry.kit.clock import now
+from registry.kit.names import NAME
 
 
 class DeploymentRepository:
@@ -23,6 +24,8 @@ class DeploymentRepository:
 
     async def standing(self, name: str, *, lock: bool = False) -> Standing | None:
         """With `lock`, no other transaction can move this deployment until ours ends."""
+        if not NAME.fullmatch(name):
+            return None  # PostgreSQL refuses some of what a URL can hold
         query = select(Deployment).where(
             Deployment.account_id == self._account_id, Deployment.name == name
         )
@@ -31,24 +34,23 @@ class DeploymentRepository:
         deployment = await self._db.scalar(query)
         return await self._stand(deployment) if deployment else None
 
-    async def standings(self) -> list[Standing]:
-        query = (
-            select(Deployment)
-            .where(Deployment.account_id == self._account_id)
-            .order_by(Deployment.name)
-        )
-        return [await self._stand(each) for each in await self._db.scalars(query)]
+    async def standings(self, *, after: str | None, limit: int) -> list[Standing]:
+        query = select(Deployment).where(Deployment.account_id == self._account_id)
+        if after is not None:
+            query = query.where(Deployment.name > after)
+        found = await self._db.scalars(query.order_by(Deployment.name).limit(limit))
+        return [await self._stand(each) for each in found]
 
-    async def events(self, deployment_id: str) -> Sequence[DeploymentEvent]:
-        """Newest first."""
-        found = await self._db.scalars(
-            select(DeploymentEvent)
-            .where(
-                DeploymentEvent.account_id == self._account_id,
-                DeploymentEvent.deployment_id == deployment_id,
-            )
-            .order_by(DeploymentEvent.created_at.desc(), DeploymentEvent.id.desc())
+    async def events(
+        self, deployment_id: str, *, before: int | None, limit: int
+    ) -> Sequence[DeploymentEvent]:
+        query = select(DeploymentEvent).where(
+            DeploymentEvent.account_id == self._account_id,
+            DeploymentEvent.deployment_id == deployment_id,
         )
+        if before is not None:
+            query = query.where(DeploymentEvent.id < before)
+        found = await self._db.scalars(query.order_by(DeploymentEvent.id.desc()).limit(limit))
         return found.all()
 
     def add(self, row: Deployment | DeploymentRevision | DeploymentEvent) -> None:

@@ -1,5 +1,3 @@
-from collections.abc import Sequence
-
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -21,9 +19,11 @@ from registry.deployments.model import (
 from registry.deployments.repository import DeploymentRepository
 from registry.kit.clock import now
 from registry.kit.ids import new_id
+from registry.kit.names import NAME
+from registry.kit.pages import Cursors, Page
 from registry.packages import service as packages
 from registry.packages.model import Approval, Package
-from registry.packages.ref import GROUP_NAME, PackageRef
+from registry.packages.ref import PackageRef
 
 
 async def promote(db: AsyncSession, actor: Actor, *, name: str, ref: PackageRef) -> Standing:
@@ -63,8 +63,16 @@ async def rollback(db: AsyncSession, actor: Actor, *, name: str) -> Standing:
     return await require_deployment(db, actor, name)
 
 
-async def deployments(db: AsyncSession, actor: Actor) -> list[Standing]:
-    return await DeploymentRepository(db, actor.account_id).standings()
+async def deployments(
+    db: AsyncSession, actor: Actor, *, limit: int = 50, cursor: str | None = None
+) -> Page[Standing]:
+    """By name."""
+    cursors = Cursors((str,), ("deployments",))
+    position = cursors.read(cursor)
+    rows = await DeploymentRepository(db, actor.account_id).standings(
+        after=str(position[0]) if position else None, limit=limit + 1
+    )
+    return cursors.page(rows, limit, lambda standing: (standing.deployment.name,))
 
 
 async def deployment(db: AsyncSession, actor: Actor, name: str) -> Standing | None:
@@ -78,10 +86,17 @@ async def require_deployment(db: AsyncSession, actor: Actor, name: str) -> Stand
     return found
 
 
-async def history(db: AsyncSession, actor: Actor, name: str) -> Sequence[DeploymentEvent]:
+async def history(
+    db: AsyncSession, actor: Actor, name: str, *, limit: int = 50, cursor: str | None = None
+) -> Page[DeploymentEvent]:
     """Every move of the route, newest first."""
-    standing = await require_deployment(db, actor, name)
-    return await DeploymentRepository(db, actor.account_id).events(standing.deployment.id)
+    deployment_id = (await require_deployment(db, actor, name)).deployment.id
+    cursors = Cursors((int,), ("history", deployment_id))
+    position = cursors.read(cursor)
+    rows = await DeploymentRepository(db, actor.account_id).events(
+        deployment_id, before=int(position[0]) if position else None, limit=limit + 1
+    )
+    return cursors.page(rows, limit, lambda event: (event.id,))
 
 
 async def resolve(db: AsyncSession, actor: Actor, name: str) -> Route:
@@ -98,7 +113,7 @@ async def _require_servable(db: AsyncSession, actor: Actor, ref: PackageRef) -> 
 
 async def _ensure(db: AsyncSession, actor: Actor, name: str) -> Standing:
     """The deployment of this name, locked; made now if there is none."""
-    if not GROUP_NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise InvalidDeploymentName(name)
     deployments = DeploymentRepository(db, actor.account_id)
     if await deployments.standing(name) is None:
@@ -148,7 +163,6 @@ def _event(
     why: str = "",
 ) -> DeploymentEvent:
     return DeploymentEvent(
-        id=new_id("dev"),
         account_id=actor.account_id,
         deployment_id=standing.deployment.id,
         kind=kind,

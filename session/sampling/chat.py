@@ -7,7 +7,7 @@ same, character for character, as transformers' `apply_chat_template`, and a tes
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -67,6 +67,17 @@ class ChatTokenizer:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that have no text."""
+        added = self.tokenizer.get_added_tokens_decoder()
+        return frozenset(id_ for id_, token in added.items() if token.special)
+
+    def token_text(self, token: int) -> str:
+        """One token by itself: part of a character shows as U+FFFD."""
+        text: str = self.tokenizer.decode([token], skip_special_tokens=False)
+        return text
+
     def encode_chat(self, messages: Sequence[Message], *, tools: Tools | None = None) -> list[int]:
         """The prompt for the assistant's next turn."""
         text = self.render(messages, tools=tools, add_generation_prompt=True)
@@ -104,6 +115,16 @@ class ChatTokenizer:
     @cached_property
     def _compiled(self) -> dict[str, jinja2.Template]:
         return {}
+
+
+def chat_tokenizer(directory: Path) -> ChatTokenizer:
+    """Read once for as long as the files are the same; reading a large one takes a moment."""
+    return _read(directory, (directory / "tokenizer.json").stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _read(directory: Path, _: int) -> ChatTokenizer:
+    return ChatTokenizer(directory)
 
 
 def _json(path: Path) -> dict[str, Any]:

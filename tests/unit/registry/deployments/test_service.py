@@ -147,7 +147,7 @@ async def test_every_move_is_in_the_history(db: AsyncSession, actor: Actor) -> N
     await serve(db, actor, V1)
     await serve(db, actor, V2)
     await come_up(db, actor, await service.rollback(db, actor, name="live"))
-    events = await service.history(db, actor, "live")
+    events = (await service.history(db, actor, "live")).items
     assert [(event.kind, event.actor, event.source, event.target) for event in events][::-1] == [
         ("promote", "member", None, "facts@1"),
         ("activate", "deployer", None, "facts@1"),
@@ -165,7 +165,7 @@ async def test_only_merged_versions_that_are_not_rejected(db: AsyncSession, acto
     for number, error in ((4, NotPromotable), (5, VersionRejected), (9, VersionNotFound)):
         with pytest.raises(error):
             await service.promote(db, actor, name="live", ref=PackageRef("facts", number))
-    assert await service.deployments(db, actor) == []
+    assert (await service.deployments(db, actor)).items == []
 
 
 async def test_a_name_must_fit_into_a_path(db: AsyncSession, actor: Actor) -> None:
@@ -178,7 +178,7 @@ async def test_another_accounts_deployment_is_unknown(db: AsyncSession, actor: A
     stranger = await member(db, account="others")
     with pytest.raises(DeploymentNotFound):
         await service.resolve(db, stranger, "live")
-    assert await service.deployments(db, stranger) == []
+    assert (await service.deployments(db, stranger)).items == []
 
 
 async def test_addresses_of_an_earlier_run_are_not_trusted(db: AsyncSession, actor: Actor) -> None:

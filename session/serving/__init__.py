@@ -1,0 +1,1 @@
+"""One merged model behind OpenAI's wire, in a process of its own: `modelyard serve-model DIR`."""
