@@ -43,7 +43,7 @@ class Timing:
 
 
 class Deployer:
-    """`prepare()`, then `run()` until cancelled, then `close()`; `workdir` holds model files and logs."""
+    """`prepare()`, `run()` until cancelled, `close()`. `workdir` holds model files and logs."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Deployer:
         self._targets = targets
         self._workdir = workdir
         self._timing = timing or Timing()
+        self._prepared = False
         self._awake = asyncio.Event()
         self._running: dict[str, Running] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -73,8 +74,11 @@ class Deployer:
         (self._workdir / _LOGS).mkdir(parents=True, exist_ok=True)
         async with self._database.begin() as db:
             await moves.forget_processes(db)
+        self._prepared = True
 
     async def run(self) -> None:
+        if not self._prepared:
+            await self.prepare()
         while True:
             try:
                 await self._compare()

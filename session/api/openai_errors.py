@@ -93,5 +93,6 @@ class OpenAIRoute(APIRoute):
 def _invalid(error: RequestValidationError) -> InvalidRequest:
     """The first complaint: a union of forms would otherwise list one for each."""
     found = error.errors()[0]
-    where = ".".join(str(part) for part in found["loc"] if part != "body") or "body"
+    path = [] if found["type"] == "json_invalid" else found["loc"][1:]  # it begins with "body"
+    where = ".".join(map(str, path)) or "body"
     return InvalidRequest(where, found["msg"])
