@@ -23,6 +23,7 @@ from session.engine.port import (
     LoraConfig,
     Loss,
     LossOutput,
+    NonFiniteGradient,
     PoisonedGradient,
     SampleChunk,
     SampleRequest,
@@ -80,7 +81,11 @@ class Compute:
                 "a forward_backward since the last step failed: step refused, gradient cleared"
             )
         check_params(params)
-        after, result = training.stepped(params)
+        try:
+            after, result = training.stepped(params)
+        except NonFiniteGradient:
+            self.clear_gradient(model_id)
+            raise
         self._models[model_id] = after
         return result
 

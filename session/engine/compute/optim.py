@@ -9,6 +9,8 @@ from torch import Tensor
 from session.engine.compute.lora import Tensors, map_tensors
 from session.engine.port import AdamParams, EngineError, NonFiniteGradient
 
+LARGEST = 1e9  # keeps the products of these factors within float32
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -27,14 +29,15 @@ class Moments:
 
 def check_params(params: AdamParams) -> None:
     # eps must be positive: a parameter without gradient would be divided 0 / 0.
+    ratio, clip = params.lora_plus_ratio, params.grad_clip_norm
     allowed = {
-        "learning_rate": params.learning_rate >= 0,
+        "learning_rate": 0 <= params.learning_rate <= LARGEST,
         "beta1": 0 <= params.beta1 < 1,
         "beta2": 0 <= params.beta2 < 1,
-        "eps": params.eps > 0,
-        "weight_decay": params.weight_decay >= 0,
-        "grad_clip_norm": params.grad_clip_norm is None or params.grad_clip_norm >= 0,
-        "lora_plus_ratio": params.lora_plus_ratio is None or params.lora_plus_ratio > 0,
+        "eps": 0 < params.eps <= LARGEST,
+        "weight_decay": 0 <= params.weight_decay <= LARGEST,
+        "grad_clip_norm": clip is None or clip >= 0,
+        "lora_plus_ratio": ratio is None or 0 < ratio <= LARGEST,
     }
     for name, is_allowed in allowed.items():
         value = getattr(params, name)

@@ -109,7 +109,7 @@ def _draw(
     if request.temperature == 0:
         drawn = logits_NV.argmax(-1).tolist()
     else:
-        probabilities_NV = _filter(logprobs_NV, request).softmax(-1)
+        probabilities_NV = filter_logprobs(logprobs_NV, request).softmax(-1)
         drawn = [
             int(torch.multinomial(row, 1, generator=each.generator))
             for row, each in zip(probabilities_NV, samples, strict=True)
@@ -122,7 +122,7 @@ def _draw(
     ]
 
 
-def _filter(logprobs_NV: Tensor, request: SampleRequest) -> Tensor:
+def filter_logprobs(logprobs_NV: Tensor, request: SampleRequest) -> Tensor:
     """Top-k first; of what is left, the smallest set of tokens that reaches top-p."""
     if 0 < request.top_k < logprobs_NV.shape[-1]:
         kth_N1 = logprobs_NV.topk(request.top_k, -1).values[:, -1:]

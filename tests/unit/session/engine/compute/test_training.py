@@ -1,0 +1,234 @@
+"""Training against plain torch on PEFT's model, and the rules that sums bring."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from session.engine.compute import weights
+from session.engine.compute.engine import Compute
+from session.engine.port import (
+    BaseRef,
+    Datum,
+    EngineError,
+    Loss,
+    LossOutput,
+    NonFiniteGradient,
+    PoisonedGradient,
+)
+from support.tiny import ADAM, LORA, tiny_datum
+
+LENGTHS = [7, 30, 2, 16, 25, 1]
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
+EVERYTHING = replace(LORA, targets=TARGETS)
+
+
+def batch(loss: Loss = Loss.cross_entropy) -> list[Datum]:
+    return [tiny_datum(length, loss=loss) for length in LENGTHS]
+
+
+def finish(work: Iterator[dict[int, LossOutput]]) -> list[LossOutput]:
+    results = {index: each for part in work for index, each in part.items()}
+    return [results[index] for index in sorted(results)]
+
+
+def new_compute(ref: BaseRef, *, micro_batch_tokens: int = 64) -> Compute:
+    compute = Compute(micro_batch_tokens=micro_batch_tokens)
+    compute.create_model("m", ref, EVERYTHING)
+    return compute
+
+
+def train(
+    compute: Compute, data: Sequence[Datum], loss: Loss = Loss.cross_entropy
+) -> list[LossOutput]:
+    return finish(compute.forward_backward("m", data, loss, {}))
+
+
+def gradient(compute: Compute) -> Tensor:
+    found = compute.model("m").gradient
+    assert found is not None
+    return torch.cat([found[name].flatten() for name in sorted(found)])
+
+
+def plain_terms(loss: Loss, logprobs: Tensor, inputs: Mapping[str, Any]) -> Tensor:
+    """The losses as the specification writes them."""
+    given = {key: torch.from_numpy(np.asarray(value)) for key, value in inputs.items()}
+    w = given["weights"]
+    if loss is Loss.cross_entropy:
+        return -w * logprobs
+    ratio, advantages = torch.exp(logprobs - given["logprobs"]), given["advantages"]
+    if loss is Loss.importance_sampling:
+        return -w * ratio * advantages
+    if loss is Loss.ppo:
+        return -w * torch.min(ratio * advantages, ratio.clip(0.8, 1.2) * advantages)
+    return -w * ratio.detach().clip(0.0, 4.0) * advantages * logprobs
+
+
+def plain_loop(
+    ref: BaseRef, adapter: Path, data: Sequence[Datum], loss: Loss
+) -> tuple[list[Tensor], Tensor]:
+    """Terms of each datum, and the gradient, without batches or padding."""
+    base = AutoModelForCausalLM.from_pretrained(ref.path, dtype=torch.float32)
+    model = PeftModel.from_pretrained(base, adapter, is_trainable=True)
+    found = []
+    for datum in data:
+        logits = model(input_ids=torch.from_numpy(datum.tokens)[None]).logits[0]
+        targets = torch.from_numpy(np.asarray(datum.inputs["target_tokens"]))
+        logprobs = logits.log_softmax(-1)[torch.arange(len(targets)), targets]
+        terms = plain_terms(loss, logprobs, datum.inputs)
+        torch.autograd.backward(terms.sum())
+        found.append(terms.detach())
+    named = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    return found, torch.cat([named[name].flatten() for name in sorted(named)])
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # in PEFT
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
+@pytest.mark.parametrize("loss", list(Loss))
+@pytest.mark.parametrize("tied", [True, False])
+def test_losses_and_gradients_are_those_of_plain_torch_on_peft(
+    ref: BaseRef, untied: BaseRef, tmp_path: Path, loss: Loss, tied: bool
+) -> None:
+    ref = ref if tied else untied
+    compute = new_compute(ref)
+    train(compute, batch())
+    compute.optim_step("m", ADAM)  # B is no longer zero
+    weights.write(compute.model("m"), tmp_path, with_optimizer=False)
+    terms, expected = plain_loop(ref, tmp_path / "checkpoints/hf", batch(loss), loss)
+    results = train(compute, batch(loss), loss)
+    for result, each in zip(results, terms, strict=True):
+        assert abs(result.loss - float(each.sum())) <= 1e-5 * float(each.abs().sum())
+    total, every = sum(result.loss for result in results), torch.cat(terms).double()
+    assert abs(total - float(every.sum())) <= 1e-6 * float(every.abs().sum())
+    assert (gradient(compute) - expected).norm() <= 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [1, 40, 4096])
+def test_splitting_a_batch_changes_no_gradient(ref: BaseRef, micro_batch_tokens: int) -> None:
+    whole = new_compute(ref)
+    train(whole, batch())
+    split = new_compute(ref, micro_batch_tokens=micro_batch_tokens)
+    for datum in batch():
+        train(split, [datum])
+    together = new_compute(ref, micro_batch_tokens=micro_batch_tokens)
+    train(together, batch())
+    for other in (split, together):
+        assert (gradient(other) - gradient(whole)).norm() <= 1e-5 * gradient(whole).norm()
+
+
+def test_a_head_in_pieces_gives_the_same_gradient(ref: BaseRef) -> None:
+    data = [tiny_datum(300, seed=seed) for seed in range(4)]
+    pieces = new_compute(ref, micro_batch_tokens=2048)  # 1200 rows of logits
+    whole = new_compute(ref, micro_batch_tokens=300)
+    one, other = train(pieces, data), train(whole, data)
+    assert [each.loss for each in one] == pytest.approx([each.loss for each in other], rel=1e-5)
+    assert (gradient(pieces) - gradient(whole)).norm() <= 1e-5 * gradient(whole).norm()
+
+
+@pytest.mark.parametrize("loss", list(Loss))
+def test_forward_computes_what_forward_backward_computes(ref: BaseRef, loss: Loss) -> None:
+    compute = new_compute(ref)
+    train(compute, batch())
+    compute.optim_step("m", ADAM)
+    seen = finish(compute.forward("m", batch(loss), loss, {}))
+    again = train(compute, batch(loss), loss)
+    assert [each.loss for each in seen] == [each.loss for each in again]
+    for one, other in zip(seen, again, strict=True):
+        np.testing.assert_array_equal(one.logprobs, other.logprobs)
+
+
+def test_step_zero_is_the_base_model_bit_for_bit(ref: BaseRef) -> None:
+    datum = tiny_datum(20)
+    (result,) = finish(new_compute(ref).forward("m", [datum], Loss.cross_entropy, {}))
+    base = AutoModelForCausalLM.from_pretrained(ref.path, dtype=torch.float32)
+    logprobs = base(torch.from_numpy(datum.tokens)[None]).logits[0].log_softmax(-1)
+    expected = logprobs[torch.arange(20), torch.from_numpy(datum.inputs["target_tokens"])]
+    np.testing.assert_array_equal(result.logprobs, expected.detach().numpy())
+
+
+def test_soft_targets_weigh_each_of_their_tokens(ref: BaseRef) -> None:
+    first, second = tiny_datum(6), tiny_datum(6, seed=1)
+    both = {key: np.stack([d.inputs[key] for d in (first, second)], 1) for key in first.inputs}
+    compute = new_compute(ref)
+    soft, plain = train(compute, [Datum(first.tokens, both), tiny_datum(4)])
+    ones = [replace(first, inputs=each.inputs) for each in (first, second)]
+    apart = finish(compute.forward("m", ones, Loss.cross_entropy, {}))
+    assert soft.loss == pytest.approx(sum(each.loss for each in apart), rel=1e-5)
+    expected = np.stack([each.logprobs for each in apart], 1)
+    np.testing.assert_allclose(soft.logprobs, expected, atol=1e-5)
+    assert plain.logprobs.shape == (4,)
+
+
+def test_weights_are_one_where_absent_and_never_normalised(ref: BaseRef) -> None:
+    datum = tiny_datum(8)
+    targets = datum.inputs["target_tokens"]
+    given = [None, np.ones(8), np.full(8, -0.5), np.zeros(8)]
+    data = [
+        Datum(datum.tokens, {"target_tokens": targets} | ({} if w is None else {"weights": w}))
+        for w in given
+    ]
+    results = train(new_compute(ref, micro_batch_tokens=8), data)
+    none, one, half, zero = (each.loss for each in results)
+    assert (one, zero) == (none, 0.0)
+    assert half == pytest.approx(-0.5 * none, rel=1e-6)
+
+
+def test_models_on_one_base_do_not_touch_each_other(ref: BaseRef) -> None:
+    both, alone = new_compute(ref), new_compute(ref)
+    both.create_model("other", ref, replace(EVERYTHING, seed=9))
+    work = both.forward_backward("m", batch(), Loss.cross_entropy, {})
+    for _ in both.forward_backward("other", batch(), Loss.cross_entropy, {}):
+        next(work)  # turn and turn about
+    finish(work)
+    train(alone, batch())
+    assert both.model("m").base is both.model("other").base
+    assert torch.equal(gradient(both), gradient(alone))
+
+
+def test_a_gradient_that_is_not_finite_leaves_everything_as_it_was(ref: BaseRef) -> None:
+    compute = new_compute(ref)
+    before = compute.model("m")
+    datum = tiny_datum(5)
+    huge = replace(datum, inputs=dict(datum.inputs) | {"weights": np.full(5, 1e35)})
+    train(compute, [huge])
+    with pytest.raises(NonFiniteGradient):
+        compute.optim_step("m", ADAM)
+    after = compute.model("m")
+    assert after.adapter is before.adapter
+    assert after.moments is before.moments
+    assert (after.step, after.gradient) == (0, None)
+
+
+def test_a_loss_that_is_not_finite_names_its_datum(ref: BaseRef) -> None:
+    datum = tiny_datum(5, loss=Loss.ppo)
+    far = replace(datum, inputs=dict(datum.inputs) | {"logprobs": np.full(5, -1e5)})
+    with pytest.raises(EngineError, match="datum 1: the loss is"):
+        train(new_compute(ref), [datum, far], Loss.importance_sampling)
+
+
+def test_a_call_that_ends_halfway_poisons_and_adds_nothing(ref: BaseRef) -> None:
+    compute = new_compute(ref)
+    work = compute.forward_backward("m", batch(), Loss.cross_entropy, {})
+    next(work)
+    del work
+    assert compute.model("m").gradient is None
+    with pytest.raises(PoisonedGradient):
+        compute.optim_step("m", ADAM)
+    assert not compute.model("m").poisoned
+
+
+def test_learning_lowers_the_loss(ref: BaseRef) -> None:
+    compute = new_compute(ref)
+    data = [replace(d, inputs={"target_tokens": d.inputs["target_tokens"]}) for d in batch()]
+    losses = []
+    for _ in range(12):
+        losses.append(sum(each.loss for each in train(compute, data)))
+        compute.optim_step("m", replace(ADAM, learning_rate=2e-2))
+    assert losses[-1] < 0.5 * losses[0]
