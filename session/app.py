@@ -8,12 +8,11 @@ from fastapi import FastAPI
 import registry.api.deployments
 import registry.api.rest
 from registry.api.auth import require_permissions
-from registry.artifacts.local import LocalBlobStore
-from registry.kit.db import Database
 from registry.kit.rest import add_error_handlers
 from registry.settings import Settings
 from session.api import openai, rest
 from session.api.sampler import ServiceSampler
+from session.resources import open_database, open_store
 from session.worker.channel import WorkerChannel
 
 
@@ -22,10 +21,10 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        database = Database.connect(settings.database_url())
+        database = open_database(settings)
         channel = WorkerChannel(database)
         app.state.database = database
-        app.state.store = LocalBlobStore(settings.objects_path())
+        app.state.store = open_store(settings)
         app.state.channel = channel
         app.state.sampler = ServiceSampler(database, channel)
         try:

@@ -50,10 +50,11 @@ class Database:
         self._sessions = async_sessionmaker(engine, expire_on_commit=False)
 
     @classmethod
-    def connect(cls, url: str) -> "Database":
+    def connect(cls, url: str, *, busy_timeout_s: int = 30) -> "Database":
+        """`busy_timeout_s` is how long a SQLite writer waits for another one."""
         engine = create_async_engine(url, pool_pre_ping=True)
         if engine.dialect.name == "sqlite":
-            _tame_sqlite(engine)
+            _tame_sqlite(engine, busy_timeout_s)
         return cls(engine)
 
     @asynccontextmanager
@@ -72,7 +73,7 @@ class Database:
         await self.engine.dispose()
 
 
-def _tame_sqlite(engine: AsyncEngine) -> None:
+def _tame_sqlite(engine: AsyncEngine, busy_timeout_s: int) -> None:
     """WAL, foreign keys, and writers that queue at BEGIN instead of failing at a first write."""
 
     @event.listens_for(engine.sync_engine, "connect")
@@ -81,7 +82,7 @@ def _tame_sqlite(engine: AsyncEngine) -> None:
         cursor = connection.cursor()
         for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
             cursor.execute(f"PRAGMA {pragma}")
-        cursor.execute("PRAGMA busy_timeout=30000")
+        cursor.execute(f"PRAGMA busy_timeout={busy_timeout_s * 1000}")
         cursor.close()
 
     @event.listens_for(engine.sync_engine, "begin")

@@ -67,7 +67,7 @@ class SessionOut(BaseModel):
     parent: str | None
     step: int
     error: str | None
-    next_number: int
+    last_number: int
     created_at: datetime
     last_active_at: datetime
     ended_at: datetime | None
@@ -85,7 +85,7 @@ class SessionOut(BaseModel):
             parent=session.parent_ref,
             step=session.step,
             error=session.error,
-            next_number=session.next_number,
+            last_number=session.last_number,
             created_at=session.created_at,
             last_active_at=session.last_active_at,
             ended_at=session.ended_at,

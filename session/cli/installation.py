@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.kit import migrate
-from registry.kit.db import Database
 from registry.kit.errors import Kind, ServiceError
 from registry.settings import Settings
+from session.resources import open_database
 
 T = TypeVar("T")
 _SESSION = Path(__file__).parents[1]
@@ -67,7 +67,7 @@ async def make_ready(settings: Settings) -> None:
 def in_transaction(settings: Settings, work: Callable[[AsyncSession], Awaitable[T]]) -> T:
     async def run() -> T:
         await make_ready(settings)
-        database = Database.connect(settings.database_url())
+        database = open_database(settings)
         try:
             async with database.begin() as db:
                 return await work(db)

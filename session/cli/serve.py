@@ -14,16 +14,17 @@ import uvicorn
 
 from exporters.serving import TARGETS
 from registry.access import service as access
-from registry.artifacts.local import LocalBlobStore
 from registry.deployments.controller import Deployer
 from registry.kit.db import Database
 from registry.kit.errors import Kind, ServiceError
 from registry.settings import Settings
 from session.app import create_app
+from session.cli import logs
 from session.cli.credentials import read_credentials, write_credentials
 from session.cli.installation import make_ready, open_home
 from session.cli.signals import Server, stop_requested
 from session.lifecycle.repository import WorkerRepository
+from session.resources import open_database, open_store
 
 log = structlog.get_logger()
 _DRAIN_S = 30.0
@@ -49,6 +50,7 @@ class AddressInUse(ServiceError):
 
 def serve(settings: Settings) -> None:
     """Until Ctrl-C or SIGTERM. Raises ServiceError for what keeps it from starting."""
+    logs.configure()
     home = open_home(settings)
     with _only_one(home), _listening(settings.host, settings.port) as listener:
         asyncio.run(_serve(settings, home, listener))
@@ -86,7 +88,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 
 async def _serve(settings: Settings, home: Path, listener: socket.socket) -> None:
     await make_ready(settings)
-    database = Database.connect(settings.database_url())
+    database = open_database(settings)
     url = _url(settings.host, listener.getsockname()[1])
     try:
         await _credentials(database, home, url)
@@ -135,7 +137,7 @@ async def _answer(settings: Settings, listener: socket.socket, url: str) -> None
 
 @asynccontextmanager
 async def _deploying(settings: Settings, database: Database) -> AsyncIterator[None]:
-    store = LocalBlobStore(settings.objects_path())
+    store = open_store(settings)
     deployer = Deployer(database, store, TARGETS, settings.home_path() / "deployments")
     task = asyncio.create_task(deployer.run())
     try:

@@ -6,29 +6,31 @@ import sys
 import threading
 from secrets import token_urlsafe
 
+import typer
 import uvicorn
 
-from registry.artifacts.local import LocalBlobStore
-from registry.kit.db import Database
 from registry.kit.ids import new_id
 from registry.settings import Settings
+from session.cli import logs
 from session.cli.signals import Server, stop_requested
 from session.engine.local import LocalEngine
+from session.resources import open_database, open_store
 from session.worker.context import Context
 from session.worker.process import Worker
 from session.worker.server import create_channel
 
 
 def worker(settings: Settings) -> None:
+    logs.configure()
     asyncio.run(_work(settings))
 
 
 async def _work(settings: Settings) -> None:
-    database = Database.connect(settings.database_url())
+    database = open_database(settings)
     engine = LocalEngine(
         micro_batch_tokens=settings.engine.micro_batch_tokens, threads=settings.engine.threads
     )
-    store = LocalBlobStore(settings.objects_path())
+    store = open_store(settings)
     context = Context(new_id("wrk"), database, store, engine, settings.cache_path() / "worker")
     running = Worker(context)
     secret = token_urlsafe(32)
@@ -40,16 +42,19 @@ async def _work(settings: Settings) -> None:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         port = listener.getsockname()[1]
         await running.start(address=f"http://127.0.0.1:{port}", secret=secret)
-        await _told_to_stop()
+        await _told_to_stop(running.broken)
         await running.close()
         server.should_exit = server.force_exit = True
         await serving
     await engine.close()
     await database.close()
+    if running.broken.is_set():
+        raise typer.Exit(1)
 
 
-async def _told_to_stop() -> None:
-    """By a signal, or by the end of the process that started this one: its pipe closes."""
+async def _told_to_stop(broken: asyncio.Event) -> None:
+    """By a signal, by the end of the process that started this one (its pipe closes), or from
+    within."""
     loop = asyncio.get_running_loop()
     with stop_requested() as stop:
 
@@ -59,4 +64,7 @@ async def _told_to_stop() -> None:
 
         if not sys.stdin.isatty():
             threading.Thread(target=watch, daemon=True).start()
-        await stop.wait()
+        waiting = [asyncio.create_task(event.wait()) for event in (stop, broken)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()

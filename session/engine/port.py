@@ -22,7 +22,7 @@ class NonFiniteGradient(EngineError):
 
 
 class PoisonedGradient(EngineError):
-    """A forward_backward since the last step failed: the step was refused and the gradient cleared."""
+    """A forward_backward since the last step failed: step refused, gradient cleared."""
 
 
 class WeightsMismatch(EngineError):

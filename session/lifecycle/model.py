@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from registry.access.model import Account
 from registry.kit.clock import now
 from registry.kit.db import Base, UtcDateTime
 from session.lifecycle.errors import SessionEnded
@@ -32,13 +33,13 @@ LIVE = tuple(status for status, following in TRANSITIONS.items() if following)
 
 
 class TrainingSession(Base):
-    """`next_number` is the operation that the worker claims next; number 0 creates the adapter."""
+    """`next_number` is claimed next, `last_number` is the highest accepted; 0 makes the adapter."""
 
     __tablename__ = "training_sessions"
     __table_args__ = (UniqueConstraint("account_id", "name"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    account_id: Mapped[str] = mapped_column(ForeignKey(Account.id))
     name: Mapped[str]
     status: Mapped[str] = mapped_column(default=Status.created, index=True)
     base_model: Mapped[str]
@@ -48,6 +49,7 @@ class TrainingSession(Base):
     parent_id: Mapped[str | None]
     parent_ref: Mapped[str | None]
     next_number: Mapped[int] = mapped_column(default=0)
+    last_number: Mapped[int] = mapped_column(default=0)
     step: Mapped[int] = mapped_column(default=0)
     worker_id: Mapped[str | None]
     lease_epoch: Mapped[int] = mapped_column(default=0)
@@ -81,7 +83,7 @@ class SessionMetric(Base):
 
     __tablename__ = "session_metrics"
 
-    session_id: Mapped[str] = mapped_column(ForeignKey("training_sessions.id"), primary_key=True)
+    session_id: Mapped[str] = mapped_column(ForeignKey(TrainingSession.id), primary_key=True)
     step: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     value: Mapped[float]

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from registry.access.actor import Actor
 from registry.kit.clock import now
 from registry.kit.ids import new_id
+from registry.kit.names import NAME, NAME_RULE
 from registry.models import service as models
 from registry.models.model import BaseModel
 from registry.packages import service as packages
@@ -23,7 +24,6 @@ from session.lifecycle.repository import SessionRepository, set_metrics
 
 DEFAULT_GROUP = "default"
 MAX_RANK = 256
-_NAME = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9]){0,62}")
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _MLP = ("gate_proj", "up_proj", "down_proj")
 _UNEMBED = ("lm_head",)
@@ -151,8 +151,8 @@ async def _free_name(db: AsyncSession, actor: Actor, wanted: str | None, base: s
     if wanted is None:
         stem = re.sub(r"[^A-Za-z0-9]+", "-", base.rpartition("/")[2]).strip("-")[:50].rstrip("-")
         return f"{stem or 'session'}-{token_hex(4)}"
-    if not _NAME.fullmatch(wanted):
-        raise InvalidSession("name", "letters, digits and hyphens, at most 63, no hyphen at an end")
+    if not NAME.fullmatch(wanted):
+        raise InvalidSession("name", NAME_RULE)
     if await SessionRepository(db, actor.account_id).find(wanted):
         raise SessionNameTaken(wanted)
     return wanted

@@ -6,8 +6,10 @@ from enum import StrEnum
 from sqlalchemy import ForeignKey
 from sqlalchemy.orm import Mapped, mapped_column
 
+from registry.access.model import Account
 from registry.kit.clock import now
 from registry.kit.db import Base, UtcDateTime
+from registry.packages.model import Package
 
 
 class MergeStatus(StrEnum):
@@ -25,9 +27,9 @@ class Merge(Base):
     __tablename__ = "merges"
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    account_id: Mapped[str] = mapped_column(ForeignKey(Account.id))
     group_name: Mapped[str]
-    source_id: Mapped[str] = mapped_column(ForeignKey("packages.id"))
+    source_id: Mapped[str] = mapped_column(ForeignKey(Package.id))
     source_ref: Mapped[str]
     status: Mapped[str] = mapped_column(default=MergeStatus.pending, index=True)
     worker_id: Mapped[str | None]

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from registry.kit.clock import now
 from registry.kit.db import Base, UtcDateTime
+from session.lifecycle.model import TrainingSession
 
 
 class OperationStatus(StrEnum):
@@ -33,7 +34,7 @@ class Operation(Base):
     __table_args__ = (UniqueConstraint("session_id", "number"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    session_id: Mapped[str] = mapped_column(ForeignKey("training_sessions.id"))
+    session_id: Mapped[str] = mapped_column(ForeignKey(TrainingSession.id))
     number: Mapped[int]
     kind: Mapped[str]
     status: Mapped[str] = mapped_column(default=OperationStatus.pending)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.kit.clock import now
@@ -39,10 +39,6 @@ class LogRepository:
             Operation.session_id == self._session_id, Operation.number == number
         )
         return (await self._db.scalars(query)).one_or_none()
-
-    async def last_number(self) -> int:
-        query = select(func.max(Operation.number)).where(Operation.session_id == self._session_id)
-        return (await self._db.scalar(query)) or 0
 
     async def claim(self, number: int) -> Operation | None:
         """Take the operation with this number, if it is there and waits."""

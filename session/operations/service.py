@@ -81,7 +81,7 @@ async def accept(
     if known is None:
         session.require_open()
         if not session.next_number <= number <= _MAX_NUMBER:
-            raise InvalidNumber(number, next_number=await log.last_number() + 1)
+            raise InvalidNumber(number, next_number=session.last_number + 1)
         known = await _insert(db, session, number=number, token=token, stored=stored, kind=kind)
     if not known.is_retry(token=token, body_hash=stored.digest):
         raise NumberTaken(number, operation_id=known.id, held=known.body_hash, given=stored.digest)
@@ -132,6 +132,7 @@ async def _insert(
             raise
         return known
     session.last_active_at = now()
+    session.last_number = max(session.last_number, number)
     return operation
 
 

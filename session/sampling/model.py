@@ -7,8 +7,10 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, LargeBinary, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from registry.access.model import Account
 from registry.kit.clock import now
 from registry.kit.db import Base, UtcDateTime
+from session.lifecycle.model import TrainingSession
 
 
 class SamplingStatus(StrEnum):
@@ -24,7 +26,7 @@ class SamplingRequest(Base):
     __table_args__ = (UniqueConstraint("account_id", "client_token"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    account_id: Mapped[str] = mapped_column(ForeignKey(Account.id))
     client_token: Mapped[str]
     body_hash: Mapped[str]
     status: Mapped[str] = mapped_column(default=SamplingStatus.running)
@@ -42,8 +44,8 @@ class SamplerWeights(Base):
     __tablename__ = "sampler_weights"
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
-    session_id: Mapped[str] = mapped_column(ForeignKey("training_sessions.id"), index=True)
+    account_id: Mapped[str] = mapped_column(ForeignKey(Account.id))
+    session_id: Mapped[str] = mapped_column(ForeignKey(TrainingSession.id), index=True)
     prefix: Mapped[str]
     files: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
     step: Mapped[int]

@@ -29,13 +29,14 @@ class Worker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._background: list[asyncio.Task[None]] = []
         self.sampling = Sampling(context, self._runners)
+        self.broken = asyncio.Event()
 
     async def start(self, *, address: str, secret: str) -> None:
         async with self._context.database.begin() as db:
             worker_id = self._context.worker_id
             WorkerRepository(db).add(WorkerRow(id=worker_id, address=address, secret=secret))
         loops = (self._beat(), self._lease(), self._merge())
-        self._background = [asyncio.create_task(_keep_going(loop)) for loop in loops]
+        self._background = [asyncio.create_task(self._keep_going(loop)) for loop in loops]
         log.info("worker.ready", worker=self._context.worker_id, address=address)
 
     async def close(self) -> None:
@@ -99,11 +100,10 @@ class Worker:
             if not await merge_one(self._context):
                 await asyncio.sleep(_POLL_S)
 
-
-async def _keep_going(loop: Coroutine[Any, Any, None]) -> None:
-    """A loop that dies takes its part of the worker with it, so say so loudly."""
-    try:
-        await loop
-    except Exception as error:
-        log.critical("worker.loop_died", exc_info=error)
-        raise
+    async def _keep_going(self, loop: Coroutine[Any, Any, None]) -> None:
+        """A worker without one of its loops is no worker: it ends, and the log brings it back."""
+        try:
+            await loop
+        except Exception as error:  # the worker's edge: logged, and told to the process
+            log.critical("worker.loop_died", exc_info=error)
+            self.broken.set()
