@@ -19,18 +19,13 @@ _PATIENCE_S = 10.0
 
 
 class LocalTarget:
-    """`options` are further arguments of the command, as `--threads 2`."""
-
-    def __init__(
-        self, command: Sequence[str] = SERVE_MODEL, *, options: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, command: Sequence[str] = SERVE_MODEL) -> None:
         self._command = tuple(command)
-        self._options = tuple(options)
 
     async def start(self, model_dir: Path, *, served_name: str, log: Path) -> Running:
         address_file = log.with_name(f"{log.stem}-{secrets.token_hex(4)}.address")
         arguments = [str(model_dir), "--served-name", served_name]
-        arguments += ["--address-file", str(address_file), *self._options]
+        arguments += ["--address-file", str(address_file)]
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
                 *self._command,

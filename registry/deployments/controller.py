@@ -29,6 +29,7 @@ from registry.packages.model import MERGED
 from registry.packages.ref import PackageRef
 
 _LOGS = "logs"
+_LONGEST_REASON = 500
 log = structlog.get_logger()
 
 
@@ -261,8 +262,8 @@ class Deployer:
             if running.address and await self._answers(running.address, revision.served_name):
                 return running.address
             await asyncio.sleep(min(0.1, self._timing.poll))
-        said = _tail(output)
-        raise StartFailed(f"not healthy after {self._timing.start:g} s; it said: {said}")
+        said = _last_words(output)
+        raise StartFailed(f"not healthy after {self._timing.start:g} s; its last words: {said}")
 
     async def _answers(self, address: str, served_name: str) -> bool:
         """Healthy, and serving what we believe: another process may hold the port by now."""
@@ -278,9 +279,11 @@ class Deployer:
 
 
 def _died(output: Path) -> str:
-    return f"the serving process ended; it said: {_tail(output)}"
+    return f"the serving process ended; its last words: {_last_words(output)}"
 
 
-def _tail(output: Path, *, lines: int = 5) -> str:
+def _last_words(output: Path) -> str:
+    """The last line that is not indented: of a traceback, the error itself."""
     text = output.read_text("utf-8", errors="replace") if output.exists() else ""
-    return "\n".join(text.splitlines()[-lines:]) or "nothing"
+    lines = [line for line in text.splitlines() if line and not line[0].isspace()]
+    return lines[-1][:_LONGEST_REASON] if lines else "none"

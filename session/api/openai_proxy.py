@@ -1,7 +1,7 @@
 """Requests for a deployment, passed to its serving process and metered on the way back."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +22,19 @@ from session.api.openai_errors import error_body
 from session.api.openai_schemas import ChatRequest, TextRequest
 from session.api.openai_stream import EventStream, attended
 
-Account = Callable[["Meter"], Awaitable[None]]
-
 
 class ServingEnded(ServiceError):
     kind = Kind.unavailable
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the process that serves {name} ended in the middle of its answer")
+
+
+class ServingFailed(ServiceError):
+    kind = Kind.internal
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the process that serves {name} failed; its log has the reason")
 
 
 class Meter:
@@ -80,7 +85,7 @@ class Proxy:
         if body.stream:
             return await self._stream(http, body)
         answer = await attended(http, self._send(body, stream=False))
-        payload = answer.json()
+        payload = self._payload(answer)
         if answer.is_error:
             return JSONResponse(payload, answer.status_code)
         meter = Meter()
@@ -91,8 +96,8 @@ class Proxy:
     async def _stream(self, http: Request, body: ChatRequest | TextRequest) -> Response:
         answer = await attended(http, self._send(body, stream=True))
         if answer.is_error:
-            payload = json.loads(await answer.aread())
-            return JSONResponse(payload, answer.status_code)
+            await answer.aread()
+            return JSONResponse(self._payload(answer), answer.status_code)
         meter = Meter()
 
         async def ended() -> None:
@@ -118,6 +123,14 @@ class Proxy:
         except httpx.HTTPError:
             pass  # said below, as is an answer that just ends
         yield sse(error_body(ServingEnded(self.route.name)))
+
+    def _payload(self, answer: httpx.Response) -> dict[str, Any]:
+        """A process answers an error that it did not expect in plain text."""
+        try:
+            payload: dict[str, Any] = answer.json()
+        except ValueError:
+            raise ServingFailed(self.route.name) from None
+        return payload
 
     def _public(self, payload: dict[str, Any], wants_usage: bool) -> bytes | None:
         """An event as the client asked for it: under the public name, usage only if wanted."""

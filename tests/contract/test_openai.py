@@ -280,6 +280,19 @@ def test_an_engine_that_fails_later_ends_the_stream_with_the_reason(
         list(stream)
 
 
+def test_a_serving_process_that_breaks_is_said_to_have(service: Service) -> None:
+    service.script.fails_after, service.script.error = 0, RuntimeError
+    create: Any = service.client.chat.completions.create
+    for stream in (True, False):
+        with pytest.raises(openai.InternalServerError, match="that serves live failed"):
+            create(model="live", messages=ASK, stream=stream)
+    assert not any(service.tokens().values())
+    service.script.fails_after = 3
+    with pytest.raises(openai.APIError, match="ended in the middle of its answer"):
+        list(create(model="live", messages=ASK, stream=True))
+    assert service.metered()[1] == 3
+
+
 @pytest.mark.parametrize(
     ("model", "error", "says"),
     [

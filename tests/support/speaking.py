@@ -24,6 +24,7 @@ class Script:
     text: str = "The capital of France is Paris."
     delay_s: float = 0.0
     fails_after: int | None = None
+    error: type[Exception] = EngineError
     cut: int = field(default=0, init=False)
     asked: list[Any] = field(default_factory=list, init=False)
 
@@ -38,7 +39,7 @@ class Script:
             for position, token in enumerate(said):
                 if position == self.fails_after:
                     is_over = True
-                    raise EngineError("the weights are not finite")
+                    raise self.error("the weights are not finite")
                 last = position + 1 == len(said)
                 reason = ("stop" if token == END_ID else "length") if last else None
                 for index in range(n):
