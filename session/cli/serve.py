@@ -139,6 +139,7 @@ async def _answer(settings: Settings, listener: socket.socket, url: str) -> None
 async def _deploying(settings: Settings, database: Database) -> AsyncIterator[None]:
     store = open_store(settings)
     deployer = Deployer(database, store, TARGETS, settings.home_path() / "deployments")
+    await deployer.prepare()
     task = asyncio.create_task(deployer.run())
     try:
         yield

@@ -3,8 +3,6 @@
 Shapes: B sequences, T positions (padded), N real tokens of the batch, K targets a token.
 """
 
-# ruff: noqa: N806, N815  (tensors carry their shapes)
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

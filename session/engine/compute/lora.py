@@ -3,8 +3,6 @@
 Shapes: I input features, O output features, R rank.
 """
 
-# ruff: noqa: N806  (tensors carry their shapes)
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

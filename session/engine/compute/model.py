@@ -3,8 +3,6 @@
 Shapes: B sequences, T positions, D hidden size, V vocabulary.
 """
 
-# ruff: noqa: N803, N806  (tensors carry their shapes)
-
 import inspect
 import json
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Shapes: N live samples, T prompt positions, D hidden size, V vocabulary.
 """
 
-# ruff: noqa: N803, N806  (tensors carry their shapes)
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field

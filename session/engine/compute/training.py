@@ -3,8 +3,6 @@
 Shapes: B sequences, T positions, N real tokens of the batch, K targets a token, D hidden size.
 """
 
-# ruff: noqa: N803, N806  (tensors carry their shapes)
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
