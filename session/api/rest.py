@@ -8,7 +8,6 @@ from fastapi import APIRouter, Body, Query, Request, Response
 from registry.api.auth import Member, Viewer
 from registry.artifacts.store import BlobStore
 from registry.kit.db import Database
-from registry.kit.pages import Cursors
 from registry.kit.rest import Db, ReadDb
 from registry.packages.service import PackageRef
 from session import wire
@@ -24,7 +23,6 @@ from session.api.schemas import (
 from session.api.waiting import operation_once_ended, until
 from session.lifecycle import service as lifecycle
 from session.lifecycle.model import Status
-from session.lifecycle.repository import SessionRepository
 from session.merges import service as merges
 from session.operations import service as operations
 from session.worker.channel import WorkerChannel
@@ -64,12 +62,7 @@ async def list_sessions(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: str | None = None,
 ) -> SessionPage:
-    cursors = Cursors((str,), ("sessions", actor.account_id, status))
-    position = cursors.read(cursor)
-    rows = await SessionRepository(db, actor.account_id).page(
-        status=status, before=str(position[0]) if position else None, limit=limit + 1
-    )
-    page = cursors.page(rows, limit, lambda row: (row.id,))
+    page = await lifecycle.sessions(db, actor, status=status, limit=limit, cursor=cursor)
     return SessionPage(
         data=[SessionOut.of(row) for row in page.items], next_cursor=page.next_cursor
     )

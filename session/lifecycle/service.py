@@ -12,6 +12,7 @@ from registry.access.actor import Actor
 from registry.kit.clock import now
 from registry.kit.ids import new_id
 from registry.kit.names import NAME, NAME_RULE
+from registry.kit.pages import Cursors, Page
 from registry.models import service as models
 from registry.models.model import BaseModel
 from registry.packages import service as packages
@@ -167,6 +168,18 @@ async def require_session(db: AsyncSession, actor: Actor, name_or_id: str) -> Tr
     if found is None:
         raise SessionNotFound(name_or_id)
     return found
+
+
+async def sessions(
+    db: AsyncSession, actor: Actor, *, status: Status | None, limit: int, cursor: str | None
+) -> Page[TrainingSession]:
+    """Newest first."""
+    cursors = Cursors((str,), ("sessions", actor.account_id, status))
+    position = cursors.read(cursor)
+    rows = await SessionRepository(db, actor.account_id).page(
+        status=status, before=str(position[0]) if position else None, limit=limit + 1
+    )
+    return cursors.page(rows, limit, lambda row: (row.id,))
 
 
 async def running(db: AsyncSession, actor: Actor) -> Sequence[TrainingSession]:
