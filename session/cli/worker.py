@@ -1,6 +1,7 @@
 """`modelyard worker`: an engine, its sessions, and the internal channel on a loopback port."""
 
 import asyncio
+import os
 import socket
 import sys
 import threading
@@ -14,7 +15,7 @@ from registry.settings import Settings
 from session.cli import logs
 from session.cli.signals import Server, stop_requested
 from session.engine.local import LocalEngine
-from session.resources import open_database, open_store
+from session.resources import open_database, open_store, scratch_path
 from session.worker.context import Context
 from session.worker.process import Worker
 from session.worker.server import create_channel
@@ -31,12 +32,15 @@ async def _work(settings: Settings) -> None:
         micro_batch_tokens=settings.engine.micro_batch_tokens, threads=settings.engine.threads
     )
     store = open_store(settings)
-    context = Context(new_id("wrk"), database, store, engine, settings.cache_path() / "worker")
+    context = Context(new_id("wrk"), database, store, engine, scratch_path(settings))
     running = Worker(context)
     secret = token_urlsafe(32)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(
-            create_channel(running, secret=secret), log_config=None, access_log=False
+            create_channel(running, secret=secret),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
         )
         server = Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -59,7 +63,8 @@ async def _told_to_stop(broken: asyncio.Event) -> None:
     with stop_requested() as stop:
 
         def watch() -> None:
-            sys.stdin.buffer.read()
+            while os.read(0, 4096):  # not sys.stdin, whose lock would block the interpreter's end
+                pass
             loop.call_soon_threadsafe(stop.set)
 
         if not sys.stdin.isatty():
