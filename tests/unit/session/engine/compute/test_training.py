@@ -1,9 +1,8 @@
 """Training against plain torch on PEFT's model, and the rules that sums bring."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from session.engine.port import (
     NonFiniteGradient,
     PoisonedGradient,
 )
+from support.plain import plain_terms
 from support.tiny import ADAM, LORA, tiny_datum
 
 LENGTHS = [7, 30, 2, 16, 25, 1]
@@ -55,20 +55,6 @@ def gradient(compute: Compute) -> Tensor:
     found = compute.model("m").gradient
     assert found is not None
     return torch.cat([found[name].flatten() for name in sorted(found)])
-
-
-def plain_terms(loss: Loss, logprobs: Tensor, inputs: Mapping[str, Any]) -> Tensor:
-    """The losses as the specification writes them."""
-    given = {key: torch.from_numpy(np.asarray(value)) for key, value in inputs.items()}
-    w = given["weights"]
-    if loss is Loss.cross_entropy:
-        return -w * logprobs
-    ratio, advantages = torch.exp(logprobs - given["logprobs"]), given["advantages"]
-    if loss is Loss.importance_sampling:
-        return -w * ratio * advantages
-    if loss is Loss.ppo:
-        return -w * torch.min(ratio * advantages, ratio.clip(0.8, 1.2) * advantages)
-    return -w * ratio.detach().clip(0.0, 4.0) * advantages * logprobs
 
 
 def plain_loop(
