@@ -8,7 +8,7 @@ from fastapi import FastAPI
 import registry.api.deployments
 import registry.api.rest
 from registry.api.auth import require_permissions
-from registry.kit.rest import add_error_handlers
+from registry.kit.rest import BodyLimit, add_error_handlers
 from registry.settings import Settings
 from session.api import openai, rest
 from session.api.sampler import ServiceSampler
@@ -35,6 +35,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(title="Modelyard", lifespan=lifespan)
     add_error_handlers(app)
+    app.add_middleware(BodyLimit, most=settings.limits.body_bytes)
     for router in (registry.api.rest.router, registry.api.deployments.router, rest.router):
         app.include_router(router)
     app.include_router(openai.router)

@@ -14,7 +14,6 @@ from registry.access.actor import Actor, Role
 from registry.artifacts.manifest import FileEntry
 from registry.artifacts.store import BlobStore
 from registry.artifacts.transfer import materialize
-from registry.kit.db import Database
 from registry.models import service as models
 from registry.models.model import BaseModel
 from registry.packages import service as packages
@@ -74,6 +73,5 @@ def base_ref(base: BaseModel) -> BaseRef:
     return BaseRef.of(base.name, base.digest, base.path)
 
 
-async def require_base(database: Database, name: str) -> BaseRef:
-    async with database.read() as db:
-        return base_ref(await models.require_base_model(db, name))
+async def require_base(db: AsyncSession, name: str) -> BaseRef:
+    return base_ref(await models.require_base_model(db, name))

@@ -39,9 +39,10 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The numbers, writable. Raises WireError where bytes and shape disagree."""
         dtype = np.dtype(self.dtype).newbyteorder("<")
         if isinstance(self.data, list):
-            if self.dtype == "int64" and any(x != math.floor(x) for x in self.data):
-                raise WireError("an int64 tensor holds a number that is not whole")
-            flat = np.array(self.data, dtype=self.dtype)
+            if self.dtype == "int64" and not all(map(_is_int64, self.data)):
+                raise WireError("an int64 tensor holds a number that is not whole, or over 64 bits")
+            with np.errstate(over="ignore"):  # an infinity, which is refused by whoever wants none
+                flat = np.array(self.data, np.float64).astype(self.dtype)
         elif len(self.data) % dtype.itemsize:
             raise WireError(f"{len(self.data)} bytes are no whole number of {self.dtype} values")
         else:
@@ -51,6 +52,10 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if any(n < 0 for n in self.shape) or math.prod(self.shape) != flat.size:
             raise WireError(f"{flat.size} values do not fill the shape {list(self.shape)}")
         return flat.reshape(self.shape)
+
+
+def _is_int64(number: float) -> bool:
+    return number.is_integer() and -(2.0**63) <= number < 2.0**63
 
 
 class Datum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -225,3 +230,5 @@ def unpack(data: bytes, form: type[T], *, json: bool = False) -> T:
         return decode(data, type=form)
     except msgspec.DecodeError as error:
         raise WireError(str(error)) from None
+    except RecursionError:
+        raise WireError("nested too deeply") from None

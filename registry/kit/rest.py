@@ -8,7 +8,9 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.ext.asyncio import AsyncSession
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from registry.kit.db import Database
 from registry.kit.errors import Kind, ServiceError
@@ -85,6 +87,31 @@ async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     return problem(
         500, "InternalError", "unexpected error; the server log has it", kind=Kind.internal
     )
+
+
+class BodyLimit:
+    """Refuses a body once it is known to be too large: by its header, or as it comes."""
+
+    def __init__(self, app: ASGIApp, *, most: int) -> None:
+        self._app = app
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        said = Headers(scope=scope).get("content-length", "")
+        expected = int(said) if said.isdecimal() else 0
+        received = 0
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if max(expected, received) > self._most:
+                raise HTTPException(413, f"the body has more than {self._most} bytes")
+            return message
+
+        await self._app(scope, limited, send)
 
 
 def add_error_handlers(app: FastAPI) -> None:

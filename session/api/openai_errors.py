@@ -7,6 +7,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 
 from registry.kit.errors import Kind, ServiceError
 
@@ -86,6 +87,9 @@ class OpenAIRoute(APIRoute):
                 return error_answer(error)
             except RequestValidationError as error:
                 return error_answer(_invalid(error))
+            except HTTPException as error:  # of the body: too large, or not readable
+                told = InvalidRequest("body", error.detail)
+                return JSONResponse(error_body(told), error.status_code)
 
         return translated
 

@@ -125,7 +125,7 @@ async def submit(request: Request, actor: Member, name: str) -> Response:
         session = await lifecycle.require_session(db, actor, name)
     stored = await operations.store_body(store, session, form.body)
     async with database.begin() as db:
-        session = await lifecycle.require_session(db, actor, session.id)
+        session = await lifecycle.require_session(db, actor, session.id, lock=True)
         accepted = await operations.accept(
             db,
             session,

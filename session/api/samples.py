@@ -67,5 +67,5 @@ async def streamed(
                     raise SamplingFailed(Kind(frame.failure.kind), frame.failure.message)
         raise WorkerAway("it stopped while sampling")
 
-    async with channel.sample(Ask(request.id, form, target)) as frames:
+    async with channel.sample(Ask(request.id, form, target, is_streamed=True)) as frames:
         yield chunks()

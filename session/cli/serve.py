@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import shutil
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import structlog
 import uvicorn
+from sqlalchemy.exc import SQLAlchemyError
 
 from exporters.serving import TARGETS
 from registry.access import service as access
@@ -24,7 +26,7 @@ from session.cli.credentials import read_credentials, write_credentials
 from session.cli.installation import make_ready, open_home
 from session.cli.signals import Server, stop_requested
 from session.lifecycle.repository import WorkerRepository
-from session.resources import open_database, open_store
+from session.resources import open_database, open_store, scratch_path
 
 log = structlog.get_logger()
 _DRAIN_S = 30.0
@@ -92,7 +94,7 @@ async def _serve(settings: Settings, home: Path, listener: socket.socket) -> Non
     url = _url(settings.host, listener.getsockname()[1])
     try:
         await _credentials(database, home, url)
-        async with _deploying(settings, database), _worker(database):
+        async with _deploying(settings, database), _worker(settings, database):
             await _answer(settings, listener, url)
     finally:
         await database.close()
@@ -151,9 +153,9 @@ async def _deploying(settings: Settings, database: Database) -> AsyncIterator[No
 
 
 @asynccontextmanager
-async def _worker(database: Database) -> AsyncIterator[None]:
+async def _worker(settings: Settings, database: Database) -> AsyncIterator[None]:
     """One worker process for as long as the block runs, started again when it dies."""
-    supervisor = Supervisor(database)
+    supervisor = Supervisor(database, scratch_path(settings))
     task = asyncio.create_task(supervisor.run())
     try:
         yield
@@ -165,30 +167,40 @@ async def _worker(database: Database) -> AsyncIterator[None]:
 
 
 class Supervisor:
-    """A worker that dies leaves its lease; its row goes, and the next worker takes the sessions."""
+    """A worker that dies leaves its lease and its scratch files. Both go, and the next worker takes
+    the sessions."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, scratch: Path) -> None:
         self._database = database
+        self._scratch = scratch
         self._process: asyncio.subprocess.Process | None = None
 
     async def run(self) -> None:
         deaths = 0
         while True:
+            started = asyncio.get_running_loop().time()
+            why = await self._life()
+            lived = asyncio.get_running_loop().time() - started
+            deaths = 0 if lived > _CALM_S else deaths + 1
+            pause = _RESTART_S[min(deaths, len(_RESTART_S) - 1)]
+            log.error("worker.died", why=why, restart_in_s=pause)
+            await asyncio.sleep(pause)
+
+    async def _life(self) -> str:
+        """From the start of a worker to its end, of which it tells."""
+        try:
             async with self._database.begin() as db:
                 await WorkerRepository(db).remove()
-            started = asyncio.get_running_loop().time()
+            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "session", "worker"),
                 stdin=asyncio.subprocess.PIPE,  # closes when this process dies, which ends it too
                 start_new_session=True,  # Ctrl-C reaches us alone; we stop it in our order
             )
-            code = await self._process.wait()
-            lived = asyncio.get_running_loop().time() - started
-            deaths = 0 if lived > _CALM_S else deaths + 1
-            pause = _RESTART_S[min(deaths, len(_RESTART_S) - 1)]
-            log.error("worker.died", code=code, restart_in_s=pause)
-            await asyncio.sleep(pause)
+        except (OSError, SQLAlchemyError) as error:  # of a moment, perhaps: it is tried again
+            return str(error)
+        return f"exit code {await self._process.wait()}"
 
     async def stop(self) -> None:
         process = self._process

@@ -31,6 +31,15 @@ class InvalidSession(ServiceError):
         super().__init__(f"{field}: {reason}")
 
 
+class OtherBase(ServiceError):
+    kind = Kind.invalid
+
+    def __init__(self, ref: str, *, base: str) -> None:
+        super().__init__(
+            f"{ref} was trained on {base} with another digest than this session's base model"
+        )
+
+
 class WorkerAway(ServiceError):
     """The worker is starting, restarting or gone; the same request may succeed a moment later."""
 

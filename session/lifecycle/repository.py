@@ -20,9 +20,13 @@ class SessionRepository:
     def add(self, session: TrainingSession) -> None:
         self._db.add(session)
 
-    async def find(self, name_or_id: str) -> TrainingSession | None:
+    async def find(self, name_or_id: str, *, lock: bool = False) -> TrainingSession | None:
+        """With `lock`, nobody else changes the row before this transaction ends."""
+        if "\0" in name_or_id:
+            return None  # PostgreSQL refuses what a URL can hold
         wanted = or_(TrainingSession.id == name_or_id, TrainingSession.name == name_or_id)
-        return (await self._db.scalars(self._mine().where(wanted))).first()
+        query = self._mine().where(wanted)
+        return (await self._db.scalars(query.with_for_update() if lock else query)).first()
 
     async def page(
         self, *, status: str | None, before: str | None, limit: int
@@ -103,5 +107,5 @@ class WorkerRepository:
         )
         return (await self._db.scalars(query)).all()
 
-    async def require(self, session_id: str) -> TrainingSession:
-        return await self._db.get_one(TrainingSession, session_id)
+    async def require(self, session_id: str, *, lock: bool = False) -> TrainingSession:
+        return await self._db.get_one(TrainingSession, session_id, with_for_update=lock or None)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from secrets import randbelow, token_hex
 
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor
@@ -94,8 +95,11 @@ async def create(
         parent_ref=str(parent_ref) if parent_ref else None,
         user_metadata=dict(wish.metadata),
     )
-    SessionRepository(db, actor.account_id).add(session)
-    await db.flush()
+    try:
+        async with db.begin_nested():
+            SessionRepository(db, actor.account_id).add(session)
+    except IntegrityError:  # somebody took the name since it was looked up
+        raise SessionNameTaken(session.name) from None
     return session, lora
 
 
@@ -163,8 +167,11 @@ async def session(db: AsyncSession, actor: Actor, name_or_id: str) -> TrainingSe
     return await SessionRepository(db, actor.account_id).find(name_or_id)
 
 
-async def require_session(db: AsyncSession, actor: Actor, name_or_id: str) -> TrainingSession:
-    found = await session(db, actor, name_or_id)
+async def require_session(
+    db: AsyncSession, actor: Actor, name_or_id: str, *, lock: bool = False
+) -> TrainingSession:
+    """Locked for who goes on to change it, or to add to its log."""
+    found = await SessionRepository(db, actor.account_id).find(name_or_id, lock=lock)
     if found is None:
         raise SessionNotFound(name_or_id)
     return found
@@ -188,7 +195,7 @@ async def running(db: AsyncSession, actor: Actor) -> Sequence[TrainingSession]:
 
 async def stop(db: AsyncSession, actor: Actor, name_or_id: str) -> TrainingSession:
     """Ask for the end: what was accepted before is drained first. Asking twice is no error."""
-    found = await require_session(db, actor, name_or_id)
+    found = await require_session(db, actor, name_or_id, lock=True)
     if found.status in (Status.created, Status.running):
         found.move(Status.stopping)
     await db.flush()
@@ -199,14 +206,16 @@ async def log_metrics(
     db: AsyncSession, actor: Actor, name_or_id: str, *, step: int, numbers: Mapping[str, float]
 ) -> None:
     """Keep the client's own numbers beside the measured ones."""
-    found = await require_session(db, actor, name_or_id)
-    if step < 0:
-        raise InvalidSession("step", f"{step} is negative")
+    found = await require_session(db, actor, name_or_id, lock=True)
+    if not 0 <= step < 2**31:
+        raise InvalidSession("step", f"{step} is not between 0 and 2**31 - 1")
     for name, value in numbers.items():
         if not math.isfinite(value):
             raise InvalidSession(f"metrics.{name}", f"{value} is not a finite number")
-        if not 0 < len(name) <= 128:
-            raise InvalidSession("metrics", f"the name {name[:20]!r} has not 1 to 128 characters")
+        if not 0 < len(name) <= 128 or "\0" in name:
+            raise InvalidSession(
+                "metrics", f"the name {name[:20]!r} is not 1 to 128 characters without NUL"
+            )
     found.last_active_at = now()
     await set_metrics(db, found.id, step=step, numbers=numbers)
 

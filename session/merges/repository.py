@@ -15,6 +15,8 @@ class MergeRepository:
         self._db.add(merge)
 
     async def find(self, account_id: str, merge_id: str) -> Merge | None:
+        if "\0" in merge_id:
+            return None  # PostgreSQL refuses what a URL can hold
         query = select(Merge).where(Merge.account_id == account_id, Merge.id == merge_id)
         return (await self._db.scalars(query)).one_or_none()
 

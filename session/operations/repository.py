@@ -16,6 +16,8 @@ class OperationRepository:
         self._account_id = account_id
 
     async def find(self, operation_id: str) -> Operation | None:
+        if "\0" in operation_id:
+            return None  # PostgreSQL refuses what a URL can hold
         query = (
             select(Operation)
             .join(TrainingSession, TrainingSession.id == Operation.session_id)
@@ -41,11 +43,11 @@ class LogRepository:
         return (await self._db.scalars(query)).one_or_none()
 
     async def claim(self, number: int) -> Operation | None:
-        """Take the operation with this number, if it is there and waits."""
+        """Take the operation with this number, if it is there. Taking it again is no error."""
         query = (
             update(Operation)
             .where(Operation.session_id == self._session_id, Operation.number == number)
-            .where(Operation.status == OperationStatus.pending)
+            .where(Operation.status.in_((OperationStatus.pending, OperationStatus.running)))
             .values(status=OperationStatus.running, started_at=now())
             .returning(Operation)
         )

@@ -40,8 +40,10 @@ def read_submission(raw: bytes, *, json: bool) -> wire.Submission:
         raise InvalidBody(str(error)) from None
     if submission.version != wire.VERSION:
         raise InvalidBody(f"version {submission.version} is unknown; {wire.VERSION} is spoken here")
-    if not 0 < len(submission.token) <= 128:
-        raise InvalidBody("token: 1 to 128 characters")
+    if not 0 <= submission.number <= _MAX_NUMBER:
+        raise InvalidBody(f"number: {submission.number} is not between 0 and {_MAX_NUMBER}")
+    if not 0 < len(submission.token) <= 128 or "\0" in submission.token:
+        raise InvalidBody("token: 1 to 128 characters without NUL")
     if isinstance(submission.body, wire.Create):
         raise InvalidBody("create: a session is created by POST /v1/sessions")
     return submission
@@ -80,7 +82,7 @@ async def accept(
     known = await log.at(number)
     if known is None:
         session.require_open()
-        if not session.next_number <= number <= _MAX_NUMBER:
+        if number < session.next_number:
             raise InvalidNumber(number, next_number=session.last_number + 1)
         known = await _insert(db, session, number=number, token=token, stored=stored, kind=kind)
     if not known.is_retry(token=token, body_hash=stored.digest):
@@ -156,11 +158,11 @@ def as_wire(operation: Operation) -> wire.Operation:
     )
 
 
-async def claim_next(db: AsyncSession, session: TrainingSession) -> Operation | None:
-    """Take the session's next operation and move its place in the log by one."""
-    operation = await LogRepository(db, session.id).claim(session.next_number)
+async def claim(db: AsyncSession, session: TrainingSession, number: int) -> Operation | None:
+    """Take the session's operation with this number, if it is there; the log is at the next."""
+    operation = await LogRepository(db, session.id).claim(number)
     if operation is not None:
-        session.next_number += 1
+        session.next_number = number + 1
     return operation
 
 

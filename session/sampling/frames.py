@@ -31,6 +31,7 @@ class Ask(msgspec.Struct, frozen=True):
     request_id: str
     form: wire.Sampling
     target: Target
+    is_streamed: bool = False  # its reader gets tokens as they come, and pays for those if it goes
 
 
 class Chunk(msgspec.Struct, frozen=True, tag="chunk"):

@@ -20,6 +20,8 @@ class SamplingRepository:
         return (await self._db.scalars(query)).one_or_none()
 
     async def weights(self, weights_id: str) -> SamplerWeights | None:
+        if "\0" in weights_id:
+            return None  # PostgreSQL refuses what a wire can hold
         query = select(SamplerWeights).where(
             SamplerWeights.account_id == self._account_id, SamplerWeights.id == weights_id
         )

@@ -36,16 +36,17 @@ def check(form: wire.Sampling) -> None:
     finite = math.isfinite(form.temperature)
     faults = (
         ("version", form.version != wire.VERSION, f"only {wire.VERSION} is spoken here"),
-        ("token", not 0 < len(form.token) <= 128, "1 to 128 characters"),
+        ("token", not 0 < len(form.token) <= 128 or "\0" in form.token, "1 to 128 characters"),
         ("prompt", prompt.ndim != 1 or prompt.dtype != np.int64, "one row of int64 tokens"),
         ("prompt", prompt.size == 0, "no tokens"),
         ("n", not 1 <= form.n <= MAX_SAMPLES, f"{form.n} is not between 1 and {MAX_SAMPLES}"),
-        ("max_tokens", form.max_tokens < 0, f"{form.max_tokens} is negative"),
+        ("max_tokens", not 0 <= form.max_tokens < 2**31, f"{form.max_tokens} is out of range"),
         ("temperature", not finite or form.temperature < 0, f"{form.temperature} is not >= 0"),
-        ("top_k", form.top_k != -1 and form.top_k < 1, f"{form.top_k} is neither -1 nor >= 1"),
+        ("top_k", not _is_top_k(form.top_k), f"{form.top_k} is neither -1 nor >= 1"),
         ("top_p", not 0 < form.top_p <= 1, f"{form.top_p} is not above 0 and at most 1"),
         ("seed", not -(2**63) <= (form.seed or 0) < 2**63, f"{form.seed} has over 64 bits"),
         ("stop", any(s == "" for s in _stops(form)), "an empty string would stop at once"),
+        ("stop", not all(map(_is_stop, _stops(form))), "a token id is between 0 and 2**31 - 1"),
     )
     for field, is_wrong, reason in faults:
         if is_wrong:
@@ -54,6 +55,14 @@ def check(form: wire.Sampling) -> None:
 
 def _stops(form: wire.Sampling) -> list[str | int]:
     return [form.stop] if isinstance(form.stop, str) else list(form.stop or [])
+
+
+def _is_top_k(top_k: int) -> bool:
+    return top_k == -1 or 1 <= top_k < 2**31
+
+
+def _is_stop(stop: str | int) -> bool:
+    return isinstance(stop, str) or 0 <= stop < 2**31
 
 
 def engine_request(form: wire.Sampling, target: Target) -> SampleRequest:

@@ -1,10 +1,16 @@
 """What every part of a worker needs, and the little that they share."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
+
+import structlog
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolExhausted
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.artifacts.store import BlobStore
 from registry.kit.db import Database
@@ -12,6 +18,13 @@ from registry.kit.errors import Kind, ServiceError
 from session import wire
 from session.checkpoints import ADAPTER, Stored, on_disk
 from session.engine.port import BaseRef, Engine, EngineError
+
+T = TypeVar("T")
+Work = Callable[[AsyncSession], Awaitable[T]]
+
+log = structlog.get_logger()
+_AWAY = (OperationalError, InterfaceError, PoolExhausted)
+_LONGEST_PAUSE_S = 5.0
 
 
 @dataclass(slots=True)
@@ -22,6 +35,29 @@ class Context:
     engine: Engine
     workdir: Path
     done: "Announcements" = field(default_factory=lambda: Announcements())
+
+    async def change(self, work: Work[T]) -> T:
+        """One transaction, done again while the database is busy or away: that is no session's
+        fault. A commit whose answer was lost is done again too, so `work` must bear that."""
+        return await _outlasting(self.database.begin, work)
+
+    async def look(self, work: Work[T]) -> T:
+        """The same, to read only."""
+        return await _outlasting(self.database.read, work)
+
+
+async def _outlasting(
+    open_transaction: Callable[[], AbstractAsyncContextManager[AsyncSession]], work: Work[T]
+) -> T:
+    pause = 0.1
+    while True:
+        try:
+            async with open_transaction() as db:
+                return await work(db)
+        except _AWAY as error:
+            log.warning("database.away", reason=str(error.__cause__ or error), again_in_s=pause)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
 class Announcements:

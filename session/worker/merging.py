@@ -23,33 +23,42 @@ log = structlog.get_logger()
 
 async def merge_one(context: Context) -> bool:
     """Do the oldest merge that waits; False where none does."""
-    async with context.database.begin() as db:
-        asked = await merges.claim(db, context.worker_id)
+    asked = await context.change(lambda db: merges.claim(db, context.worker_id))
     if asked is None:
         return False
     try:
         await _merge(context, asked)
     except Exception as error:  # the worker's edge: reported and logged
         log.warning("merge.failed", merge=asked.id, exc_info=error)
-        async with context.database.begin() as db:
-            merges.fail(await db.get_one(Merge, asked.id), error=failure(error).message)
+        await _report(context, asked.id, error)
     return True
 
 
+async def _report(context: Context, merge_id: str, error: Exception) -> None:
+    async def report(db: AsyncSession) -> None:
+        merges.fail(await db.get_one(Merge, merge_id), error=failure(error).message)
+
+    await context.change(report)
+
+
 async def _merge(context: Context, asked: Merge) -> None:
-    async with context.database.read() as db:
-        source, found = await stored(db, asked.account_id, PackageRef.parse(asked.source_ref))
-    base = await require_base(context.database, source.base_model)
+    ref = PackageRef.parse(asked.source_ref)
+    source, found = await context.look(lambda db: stored(db, asked.account_id, ref))
+    base = await context.look(lambda db: require_base(db, source.base_model))
     package_id = plan_id("merged")
     prefix = f"{asked.account_id}/{asked.group_name}/{package_id}/"
     async with on_disk(context.store, found.parts(ADAPTER), context.workdir) as folder:
         await asyncio.to_thread(merge, base.path, folder / ADAPTER, folder / MERGED)
         files = await _store(context, prefix, folder)
     draft = _draft(source, package_id, prefix, files)
-    async with context.database.begin() as db:
-        package = await _register(db, asked, draft)
+
+    async def publish(db: AsyncSession) -> None:
         row = await db.get_one(Merge, asked.id)
-        merges.complete(row, version_ref=str(PackageRef(asked.group_name, package.version)))
+        if not row.is_final:  # by a commit whose answer was lost
+            package = await _register(db, asked, draft)
+            merges.complete(row, version_ref=str(PackageRef(asked.group_name, package.version)))
+
+    await context.change(publish)
 
 
 async def _store(context: Context, prefix: str, folder: Path) -> tuple[FileEntry, ...]:

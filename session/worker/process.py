@@ -1,13 +1,15 @@
 """A worker: takes leases on sessions, runs each beside the others, merges, and serves sampling."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
+from session.lifecycle.model import TrainingSession
 from session.lifecycle.model import Worker as WorkerRow
 from session.lifecycle.repository import WorkerRepository
 from session.operations.model import Operation
@@ -41,10 +43,11 @@ class Worker:
 
     async def close(self) -> None:
         """Stop between operations. What is being saved is finished; the log holds the rest."""
-        for task in (*self._background, *self._tasks.values()):
+        runners, tasks = list(self._runners.values()), [*self._background, *self._tasks.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._background, *self._tasks.values(), return_exceptions=True)
-        await asyncio.gather(*(runner.drain() for runner in self._runners.values()))
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(runner.drain() for runner in runners))
         async with self._context.database.begin() as db:
             await WorkerRepository(db).remove(self._context.worker_id)
 
@@ -69,8 +72,9 @@ class Worker:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(_HEARTBEAT_S)
-            async with self._context.database.begin() as db:
-                await WorkerRepository(db).beat(self._context.worker_id)
+            await self._context.change(
+                lambda db: WorkerRepository(db).beat(self._context.worker_id)
+            )
 
     async def _lease(self) -> None:
         while True:
@@ -80,12 +84,14 @@ class Worker:
                 await asyncio.wait_for(self._wake.wait(), _POLL_S)
 
     async def _take(self) -> None:
-        async with self._context.database.begin() as db:
+        async def lease(db: AsyncSession) -> Sequence[TrainingSession]:
             taken = await WorkerRepository(db).unheld()
             for session in taken:
                 session.worker_id = self._context.worker_id
                 session.lease_epoch += 1
-        for session in taken:
+            return taken
+
+        for session in await self._context.change(lease):
             log.info("session.leased", session=session.id, epoch=session.lease_epoch)
             runner = self._runners[session.id] = SessionRunner(self._context, session.id)
             task = self._tasks[session.id] = asyncio.create_task(runner.run())

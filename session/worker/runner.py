@@ -1,22 +1,26 @@
 """One session on this worker: bring it back from its log, then run what comes, in order."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from registry.kit.errors import ServiceError
+from registry.kit.errors import Kind, ServiceError
 from registry.packages import service as packages
 from registry.packages.service import PackageRef
 from session import wire
 from session.checkpoints import account_actor, on_disk, require_base, stored
 from session.engine.port import EngineError
+from session.lifecycle.errors import OtherBase
 from session.lifecycle.model import Status, TrainingSession
 from session.lifecycle.repository import WorkerRepository, set_metrics
 from session.lifecycle.service import lora_config
 from session.operations import service as operations
 from session.operations.model import Operation, OperationStatus
 from session.operations.repository import LogRepository
+from session.sampling.model import SamplerWeights
 from session.sampling.repository import forget_weights
 from session.worker.context import Context, failure
 from session.worker.saving import SavePlan, Saver, plan_id
@@ -25,6 +29,16 @@ from session.worker.training import Outcome, Training
 log = structlog.get_logger()
 _REPLAY_PAGE = 100
 _POLL_S = 1.0
+_STORAGE_PAUSE_S = 2.0
+_GRADIENT = "forward_backward"
+_CLEARING = ("optim_step", "load")
+
+
+class ReplayDiverged(ServiceError):
+    """Better no session than one whose weights are not those that its log tells of."""
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__(f"operation {operation.number} failed once and completes now")
 
 
 class SessionRunner:
@@ -38,6 +52,7 @@ class SessionRunner:
         self._saver = Saver(context)
         self._ancestors: list[str] = []
         self._step = 0
+        self._next = 0
         self.live = asyncio.Event()
         self.ended = asyncio.Event()
 
@@ -48,7 +63,8 @@ class SessionRunner:
         """Until the session ends, or the worker cancels this task: the log holds the rest."""
         try:
             session = await self._session()
-            self._base = await require_base(self._context.database, session.base_model)
+            name = session.base_model
+            self._base = await self._context.look(lambda db: require_base(db, name))
             await self._replay(session)
             while await self._one():
                 pass
@@ -63,63 +79,95 @@ class SessionRunner:
         await self._saver.settled()
 
     async def _session(self) -> TrainingSession:
-        async with self._context.database.read() as db:
-            return await WorkerRepository(db).require(self._id)
+        return await self._context.look(lambda db: WorkerRepository(db).require(self._id))
 
     async def _replay(self, session: TrainingSession) -> None:
         """Do again what was completed, unmetered and unregistered; finish what was begun."""
-        last = -1
-        while True:
-            async with self._context.database.read() as db:
-                log_rows = LogRepository(db, self._id)
-                page = await log_rows.before(session.next_number, after=last, limit=_REPLAY_PAGE)
-            if not page:
-                break
+        last, self._next = -1, session.next_number
+        while page := await self._page(after=last):
             for operation in page:
                 last = operation.number
                 if operation.is_final:
-                    await self._redo(operation)
+                    await self._redo_surely(operation)
                 else:
                     await self._run(operation)
         if session.next_number and session.status in (Status.running, Status.stopping):
             self.live.set()
 
+    async def _page(self, *, after: int) -> Sequence[Operation]:
+        return await self._context.look(
+            lambda db: LogRepository(db, self._id).before(
+                self._next, after=after, limit=_REPLAY_PAGE
+            )
+        )
+
+    async def _redo_surely(self, operation: Operation) -> None:
+        """Files are read before the model changes, so storage that is away is waited for."""
+        while True:
+            try:
+                return await self._redo(operation)
+            except OSError as error:
+                log.warning("replay.waits", operation=operation.id, reason=failure(error).message)
+                await asyncio.sleep(_STORAGE_PAUSE_S)
+
     async def _redo(self, operation: Operation) -> None:
-        """A call that failed is made again too: it may have poisoned the gradient."""
+        if operation.status == OperationStatus.failed:
+            return await self._refail(operation)
         body = await operations.load_body(self._context.store, operation)
-        is_completed = operation.status == OperationStatus.completed
-        if isinstance(body, wire.Save):
-            if operation.result and is_completed:
+        match body:
+            case wire.Forward():
+                return
+            case wire.Save():
+                assert operation.result is not None
                 await self._remember(wire.unpack(operation.result, wire.Result).version)
-            return
-        if isinstance(body, wire.Forward):
-            return
-        try:
-            outcome = await self._perform(operation, body)
-        except (EngineError, ServiceError):
-            if is_completed:
-                raise
-            return
-        if outcome is not None:
-            await self._settle(outcome)
+            case _:
+                outcome = await self._perform(operation, body)
+                assert outcome is not None
+                await self._settle(outcome)
+
+    async def _refail(self, operation: Operation) -> None:
+        """What failed left the weights, but may have poisoned the gradient, or cleared it.
+
+        Only what the engine refused is asked of it again: a version that was missing then may
+        exist by now, and storage that was away be back.
+        """
+        if operation.kind == _GRADIENT:
+            return await self._training.poison()
+        assert operation.error is not None
+        if operation.kind in _CLEARING and operation.error["kind"] == Kind.invalid:
+            body = await operations.load_body(self._context.store, operation)
+            try:
+                await self._perform(operation, body)
+            except (EngineError, ServiceError):
+                return
+            raise ReplayDiverged(operation)
 
     async def _one(self) -> bool:
         """Run the next operation, or wait for one. False when the session has ended."""
         self._wake.clear()
-        async with self._context.database.begin() as db:
-            session = await WorkerRepository(db).require(self._id)
-            if not session.is_live:
-                return False
-            operation = await operations.claim_next(db, session)
-            is_stopping = session.status == Status.stopping
+        session, operation = await self._context.change(self._claim)
+        if not session.is_live:
+            return False
         if operation is not None:
+            self._next = operation.number + 1
             await self._run(operation)
-            return not (operation.number == 0 and operation.status == OperationStatus.failed)
-        if is_stopping:
+            return not await self._failed_to_start(operation)
+        if session.status == Status.stopping:
             await self._end(Status.stopped)
             return False
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), _POLL_S)
+        return True
+
+    async def _claim(self, db: AsyncSession) -> tuple[TrainingSession, Operation | None]:
+        session = await WorkerRepository(db).require(self._id, lock=True)
+        is_open = session.is_live
+        return session, await operations.claim(db, session, self._next) if is_open else None
+
+    async def _failed_to_start(self, operation: Operation) -> bool:
+        if operation.number or operation.status != OperationStatus.failed:
+            return False
+        await self._context.engine.drop(self._id)
         return True
 
     async def _run(self, operation: Operation) -> None:
@@ -129,6 +177,8 @@ class SessionRunner:
         except Exception as error:  # the worker's edge: reported and logged
             if not isinstance(error, EngineError | ServiceError):
                 log.error("operation.failed", operation=operation.id, exc_info=error)
+            if operation.kind == _GRADIENT:  # whatever failed: this batch is missing in the sum
+                await self._training.poison()
             await self._fail(operation, failure(error))
         else:
             if outcome is not None:
@@ -165,6 +215,7 @@ class SessionRunner:
                 "seed": body.lora.seed,
             }
         )
+        await self._context.engine.drop(self._id)  # what an attempt left that storage cut short
         await self._context.engine.create_model(self._id, base=self._base, lora=lora)
         if body.source is None:
             return Outcome(wire.Result())
@@ -172,9 +223,10 @@ class SessionRunner:
 
     async def _load(self, source: str, *, with_optimizer: bool) -> Outcome:
         ref = PackageRef.parse(source)
-        session = await self._session()
-        async with self._context.database.read() as db:
-            package, found = await stored(db, session.account_id, ref)
+        account_id = (await self._session()).account_id
+        package, found = await self._context.look(lambda db: stored(db, account_id, ref))
+        if package.base_digest != self._base.digest:
+            raise OtherBase(str(ref), base=package.base_model)
         if with_optimizer:
             packages.require_resumable(package)
         folders = ("checkpoints/hf", "state") if with_optimizer else ("checkpoints/hf",)
@@ -189,8 +241,8 @@ class SessionRunner:
         session = await self._session()
         group = body.group or session.group_name
         if body.kind != "sampler":
-            async with self._context.database.read() as db:
-                await packages.require_group(db, account_actor(session.account_id), group)
+            actor = account_actor(session.account_id)
+            await self._context.look(lambda db: packages.require_group(db, actor, group))
         plan = SavePlan(
             session_id=self._id,
             account_id=session.account_id,
@@ -218,15 +270,13 @@ class SessionRunner:
         """A version that was saved or loaded here is an ancestor of the next save."""
         if version is None:
             return
-        session = await self._session()
-        async with self._context.database.read() as db:
-            actor = account_actor(session.account_id)
-            package = await packages.require_version(db, actor, PackageRef.parse(version))
+        actor, ref = account_actor((await self._session()).account_id), PackageRef.parse(version)
+        package = await self._context.look(lambda db: packages.require_version(db, actor, ref))
         self._ancestors.append(package.id)
 
     async def _complete(self, operation: Operation, outcome: Outcome) -> None:
-        async with self._context.database.begin() as db:
-            session = await WorkerRepository(db).require(self._id)
+        async def complete(db: AsyncSession) -> None:
+            session = await WorkerRepository(db).require(self._id, lock=True)
             row = await LogRepository(db, self._id).require(operation.id)
             await operations.complete(db, session, row, outcome.result, counts=outcome.counts)
             session.step = self._step
@@ -235,27 +285,34 @@ class SessionRunner:
                 await set_metrics(db, self._id, step=outcome.step, numbers=numbers)
             if operation.number == 0 and session.status == Status.created:
                 session.move(Status.running)
+
+        await self._context.change(complete)
         self.live.set()
 
     async def _fail(self, operation: Operation, why: wire.Failure) -> None:
-        async with self._context.database.begin() as db:
+        async def fail(db: AsyncSession) -> None:
             row = await LogRepository(db, self._id).require(operation.id)
             operations.fail(row, why)
-            if operation.number == 0:
-                session = await WorkerRepository(db).require(self._id)
+            session = await WorkerRepository(db).require(self._id, lock=True)
+            if operation.number == 0 and session.is_live:
                 session.move(Status.failed, error=why.message)
                 await operations.skip_open(db, session, why=f"the session failed: {why.message}")
+
+        await self._context.change(fail)
         operation.status = OperationStatus.failed
 
     async def _end(self, status: Status, *, why: str | None = None) -> None:
         """Publish what is still being written, then let go of everything the session held."""
-        await self._saver.settled()
-        async with self._context.database.begin() as db:
-            session = await WorkerRepository(db).require(self._id)
+
+        async def end(db: AsyncSession) -> Sequence[SamplerWeights]:
+            session = await WorkerRepository(db).require(self._id, lock=True)
             if session.is_live:
                 session.move(status, error=why)
             await operations.skip_open(db, session, why=f"the session is {status}")
-            gone = await forget_weights(db, self._id)
+            return await forget_weights(db, self._id)
+
+        await self._saver.settled()
+        gone = await self._context.change(end)
         await self._context.engine.drop(self._id)
         for weights in gone:
             for file in weights.files:

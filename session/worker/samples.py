@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.artifacts.manifest import FileEntry
 from registry.kit.errors import Kind, ServiceError
@@ -34,9 +35,9 @@ class Sampling:
         if ask.request_id in self._in_flight:
             yield Error(wire.Failure(Kind.unavailable, "this request is running; ask again"))
             return
-        self._in_flight.add(ask.request_id)
         form = ask.form
         gathering = Gathering(ask.request_id, prompt_tokens=form.prompt.array().size, n=form.n)
+        self._in_flight.add(ask.request_id)
         is_settled = False
         try:
             async with aclosing(self._chunks(ask)) as chunks:
@@ -50,11 +51,14 @@ class Sampling:
             if not isinstance(error, EngineError | ServiceError):
                 log.error("sampling.failed", request=ask.request_id, exc_info=error)
             is_settled = True
-            await self._fail(ask, failure(error))
-            yield Error(failure(error))
+            why = failure(error)
+            if why.kind != Kind.unavailable:  # that may be over when the request is sent again
+                await self._fail(ask, why)
+            yield Error(why)
         finally:
             self._in_flight.discard(ask.request_id)
-            if not is_settled:  # the reader went away
+            # The reader went away. One that got nothing yet may ask again and is answered anew.
+            if ask.is_streamed and not is_settled:
                 await asyncio.shield(self._complete(ask, gathering.samples(), is_cut=True))
 
     async def _chunks(self, ask: Ask) -> AsyncGenerator[Chunk]:
@@ -90,10 +94,14 @@ class Sampling:
             raise WorkerAway("the session is still being restored") from None
 
     async def _complete(self, ask: Ask, samples: wire.Samples, *, is_cut: bool) -> None:
-        async with self._context.database.begin() as db:
+        async def complete(db: AsyncSession) -> None:
             request = await require_request(db, ask.request_id)
             await sampling.complete(db, request, samples, is_cut=is_cut)
 
+        await self._context.change(complete)
+
     async def _fail(self, ask: Ask, why: wire.Failure) -> None:
-        async with self._context.database.begin() as db:
+        async def fail(db: AsyncSession) -> None:
             sampling.fail(await require_request(db, ask.request_id), why)
+
+        await self._context.change(fail)

@@ -75,8 +75,9 @@ class Saver:
         self._last = asyncio.create_task(self._finish(plan, folder, written, self._last, stack))
 
     async def settled(self) -> None:
+        """Whoever is cancelled while it waits here cancels no save."""
         if self._last is not None:
-            await self._last
+            await asyncio.wait((self._last,))
 
     async def _finish(
         self,
@@ -89,13 +90,11 @@ class Saver:
         async with stack:
             try:
                 files = await self._write(plan, folder, written)
-                if before is not None:
-                    await before
+                await _over(before)
                 await self._publish(plan, files)
             except Exception as error:  # the worker's edge: reported and logged
                 log.warning("save.failed", operation=plan.operation_id, exc_info=error)
-                if before is not None:
-                    await before
+                await _over(before)
                 await self._report(plan, error)
         self._context.done.announce(plan.operation_id)
 
@@ -110,9 +109,11 @@ class Saver:
         return files
 
     async def _publish(self, plan: SavePlan, files: Sequence[FileEntry]) -> None:
-        async with self._context.database.begin() as db:
-            session = await WorkerRepository(db).require(plan.session_id)
+        async def publish(db: AsyncSession) -> None:
+            session = await WorkerRepository(db).require(plan.session_id, lock=True)
             operation = await LogRepository(db, plan.session_id).require(plan.operation_id)
+            if operation.is_final:
+                return  # by a commit whose answer was lost
             if plan.body.kind == "sampler":
                 db.add(_sampler_weights(plan, files))
                 result = wire.Result(weights=plan.new_id)
@@ -123,11 +124,21 @@ class Saver:
                 result = wire.Result(version=str(PackageRef(plan.group, package.version)))
             await operations.complete(db, session, operation, result, counts={})
 
+        await self._context.change(publish)
+
     async def _report(self, plan: SavePlan, error: Exception) -> None:
-        self._failed.add(plan.new_id)
-        async with self._context.database.begin() as db:
+        async def report(db: AsyncSession) -> None:
             operation = await LogRepository(db, plan.session_id).require(plan.operation_id)
             operations.fail(operation, failure(error))
+
+        self._failed.add(plan.new_id)
+        await self._context.change(report)
+
+
+async def _over(before: asyncio.Task[None] | None) -> None:
+    """A save that went wrong does not hold back those after it."""
+    if before is not None:
+        await asyncio.wait((before,))
 
 
 def _sampler_weights(plan: SavePlan, files: Sequence[FileEntry]) -> SamplerWeights:

@@ -58,18 +58,14 @@ class Training:
         return _losses(data, outputs)
 
     async def forward_backward(self, body: wire.ForwardBackward) -> Outcome:
-        """Input that cannot even be read still reaches the engine, which poisons the gradient."""
-        try:
-            data, loss = _data(body.data), _loss(body.loss)
-        except EngineError:
-            await self._poison()
-            raise
+        """Whoever calls this poisons the gradient where it fails."""
+        data, loss = _data(body.data), _loss(body.loss)
         outputs = await self._engine.forward_backward(self._id, data, loss=loss, config=body.config)
         self.tally.add(data, outputs)
         return _losses(data, outputs)
 
-    async def _poison(self) -> None:
-        """An empty batch is what every engine refuses."""
+    async def poison(self) -> None:
+        """Have the next step refused. An empty batch is what every engine refuses."""
         try:
             await self._engine.forward_backward(self._id, [], loss=Loss.cross_entropy, config={})
         except EngineError:
@@ -86,7 +82,8 @@ class Training:
         }
         self.last_measured = {name: measured[name] for name in ("loss", "loss_per_token")}
         metrics = {**measured, **done.metrics, "step": float(done.step)}
-        return Outcome(wire.Result(metrics=metrics), step=done.step, measured=measured)
+        kept = {name: value for name, value in measured.items() if math.isfinite(value)}
+        return Outcome(wire.Result(metrics=metrics), step=done.step, measured=kept)
 
     async def clear_gradient(self, body: wire.ClearGradient) -> Outcome:
         self.tally = Tally()
