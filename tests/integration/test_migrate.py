@@ -1,16 +1,14 @@
 """An installation meets its own past and future: schemas that are empty, older, newer, foreign."""
 
 import asyncio
-import os
 import shutil
-import uuid
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect, make_url, text
+from sqlalchemy import Connection, inspect, text
 
 import session.lifecycle.model
 import session.merges.model
@@ -33,25 +31,12 @@ FINE = "SELECT 1"
 
 
 @pytest.fixture
-async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite+aiosqlite:///{tmp_path}/home.db"
         return
-    server = os.environ.get("MODELYARD_TEST_POSTGRES")
-    if server is None:
-        pytest.skip("no PostgreSQL: MODELYARD_TEST_POSTGRES names none")
-    name = f"migrate_{uuid.uuid4().hex}"
-    await administer(server, f"CREATE DATABASE {name}")
-    yield make_url(server).set(database=name).render_as_string(hide_password=False)
-    await administer(server, f"DROP DATABASE {name} WITH (FORCE)")
-
-
-async def administer(server: str, statement: str) -> None:
-    database = Database.connect(server)
-    async with database.engine.connect() as connection:
-        await connection.execution_options(isolation_level="AUTOCOMMIT")
-        await connection.execute(text(statement))
-    await database.close()
+    found: str = request.getfixturevalue("postgres_url")
+    yield found.replace("postgresql://", "postgresql+psycopg://")
 
 
 @pytest.fixture
