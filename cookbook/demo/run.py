@@ -137,7 +137,7 @@ def _resume(
     resumed.stop()
     pairs = list(zip(expected, found, strict=True))
     show.table(
-        ["step", "loss then", "loss now", "same bits"],
+        ["step", "loss then, all bits", "loss now, all bits", "equal"],
         [
             (STEPS + number, before.hex(), after.hex(), before.hex() == after.hex())
             for number, (before, after) in enumerate(pairs, start=1)
@@ -169,12 +169,12 @@ def _versions(service: Service) -> None:
         trust_env=False,
     )
     answer.raise_for_status()
-    columns = ("ref", "kind", "step", "parent", "resumable", "promotable", "description")
+    columns = ("ref", "kind", "step", "parent", "resumable", "promotable", "size", "description")
     rows = [
-        [version[column] for column in columns] + [f"{version['size'] / 1e6:.0f} MB"]
+        [f"{version[key] / 1e6:.0f} MB" if key == "size" else version[key] for key in columns]
         for version in answer.json()["data"]
     ]
-    show.table([*columns, "size"], rows)
+    show.table(columns, rows)
 
 
 def _bill(client: modelyard.ServiceClient) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -49,10 +50,20 @@ def training(steps: int) -> Iterator[Callable[[float], None]]:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    drawn = Table(*columns, box=None, pad_edge=False, padding=(0, 2))
+    drawn = Table(*columns, box=None, padding=(0, 2, 0, 0))
     for row in rows:
-        drawn.add_row(*(str(cell) for cell in row))
-    console.print(drawn)
+        drawn.add_row(*map(_plain, row))
+    console.print(Padding(drawn, (0, 0, 0, 2)))
+
+
+def _plain(cell: object) -> str:
+    match cell:
+        case bool():
+            return "yes" if cell else "no"
+        case None:
+            return "-"
+        case _:
+            return str(cell)
 
 
 def what_next(seconds: float) -> None:
