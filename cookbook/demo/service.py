@@ -14,6 +14,8 @@ from pathlib import Path
 
 import httpx
 
+from cookbook.demo import show
+
 START_S = 60
 STOP_S = 20
 
@@ -88,9 +90,11 @@ def _answers(credentials: dict[str, str]) -> bool:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Cleanly, unless that takes too long or Ctrl-C is pressed once more."""
     process.send_signal(signal.SIGINT)
     try:
-        process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
+        with show.waiting("stopping the service"):
+            process.wait(STOP_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
