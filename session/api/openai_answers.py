@@ -165,13 +165,17 @@ class Assembly:
         }
 
     async def pieces(self, chunks: AsyncIterator[SampleChunk]) -> AsyncIterator[Piece]:
-        """Ends early where stop strings have cut every choice."""
+        """Read to the end, so that it counts as answered whole; only where stop strings have cut
+        every choice before the source noticed is the rest not waited for."""
+        ended: set[int] = set()
         async for chunk in chunks:
             self.completion_tokens += len(chunk.tokens)
+            if chunk.stop_reason is not None:
+                ended.add(chunk.index)
             choice = self._choices[chunk.index] if chunk.index >= 0 else None
             if choice is not None and not choice.finished:
                 yield choice.take(chunk)
-            if all(choice.finished for choice in self._choices):
+            if len(ended) < len(self._choices) and all(c.finished for c in self._choices):
                 return
 
 
