@@ -13,13 +13,13 @@ import pytest
 import modelyard
 from support.service import Service, serving
 from support.service import modelyard as command
+from support.tiny import END
 from support.training import (
     ADAM,
     ask,
     batch,
     chat_client,
     connect,
-    datum,
     download,
     eventually,
     get,
@@ -308,11 +308,8 @@ def test_sessions_on_one_base_do_not_touch_each_other(client: modelyard.ServiceC
         training.stop()
 
 
-def test_the_tokenizer_comes_from_the_service(
-    training: modelyard.TrainingClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MODELYARD_CACHE", str(tmp_path))
+def test_the_tokenizer_comes_from_the_service(training: modelyard.TrainingClient) -> None:
     tokenizer = training.get_tokenizer()
     text = "The lighthouse keeper counts the ships."
     assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert datum(tokenizer.encode(text)).model_input.length > 3
+    assert tokenizer.eos_token == END

@@ -10,7 +10,6 @@ import numpy as np
 import openai
 
 import modelyard
-from session.engine import port
 from support.service import Service
 from support.service import modelyard as command
 
@@ -73,9 +72,13 @@ def batch(seed: int = 0, lengths: Sequence[int] = LENGTHS) -> list[modelyard.Dat
     return [datum(random.integers(3, 300, length + 1).tolist()) for length in lengths]
 
 
-def sent(datum: port.Datum) -> modelyard.Datum:
-    """An engine's datum as a client sends it."""
-    return modelyard.Datum(prompt(datum.tokens.tolist()), dict(datum.inputs))
+def lesson(training: modelyard.TrainingClient, question: str, answer: str) -> modelyard.Datum:
+    """One exchange as the chat template writes it, end token included; only the answer counts."""
+    tokenizer: Any = training.get_tokenizer()
+    messages = [{"role": "user", "content": question}]
+    asked = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    said = [*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id]
+    return datum([*asked, *said], [0.0] * (len(asked) - 1) + [1.0] * len(said))
 
 
 def step(
