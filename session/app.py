@@ -2,8 +2,10 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 
 import registry.api.deployments
 import registry.api.rest
@@ -33,7 +35,10 @@ def create_app(settings: Settings) -> FastAPI:
             await channel.close()
             await database.close()
 
-    app = FastAPI(title="Modelyard", lifespan=lifespan)
+    # Its pages load nothing from elsewhere, so they work where the service has no internet.
+    app = FastAPIOffline(
+        title="Modelyard", version=version("modelyard"), lifespan=lifespan, static_url="/docs-files"
+    )
     add_error_handlers(app)
     app.add_middleware(BodyLimit, most=settings.limits.body_bytes)
     for router in (registry.api.rest.router, registry.api.deployments.router, rest.router):

@@ -13,7 +13,9 @@ from registry.access.actor import Actor, Role
 from registry.access.errors import TokenMissing
 from registry.kit.db import Database
 
-PUBLIC = frozenset(("/healthz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"))
+PUBLIC = frozenset(
+    ("/healthz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json", "/docs-files")
+)
 
 _bearer = HTTPBearer(auto_error=False, description="An API token, as `modelyard tokens` makes it")
 _Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
