@@ -156,7 +156,7 @@ async def sample(request: Request, actor: Member) -> Response:
     return answer(request, await take_samples(state.database, state.channel, actor, raw, json=json))
 
 
-@router.post("/groups/{group}/versions/{version}/merge", status_code=202, tags=["versions"])
+@router.post("/groups/{group}/versions/{version}/merge", status_code=202, tags=["groups and versions"])
 async def merge(request: Request, actor: Member, group: str, version: int) -> MergeOut:
     """Ask for a `merged` version of a `state` or an `adapter`."""
     database: Database = request.app.state.database
@@ -166,7 +166,7 @@ async def merge(request: Request, actor: Member, group: str, version: int) -> Me
     return MergeOut.of(asked)
 
 
-@router.get("/merges/{merge_id}", tags=["versions"])
+@router.get("/merges/{merge_id}", tags=["groups and versions"])
 async def show_merge(request: Request, actor: Viewer, merge_id: str, wait: Wait = 0) -> MergeOut:
     database: Database = request.app.state.database
 
