@@ -48,6 +48,15 @@ def train(
     return [step(training, data) for data in schedule]
 
 
+def submit(
+    training: modelyard.TrainingClient, data: list[modelyard.Datum]
+) -> modelyard.APIFuture[modelyard.ForwardBackwardOutput]:
+    """A step that is not waited for."""
+    output = training.forward_backward(data)
+    training.optim_step(ADAM)
+    return output
+
+
 @pytest.fixture(scope="module")
 def life(service: Service) -> Iterator[Life]:
     with connect(service, GROUP) as client:
@@ -120,7 +129,7 @@ def test_loading_a_state_takes_a_session_back(life: Life) -> None:
     resumed.stop()
 
 
-def test_resuming_adopts_what_the_version_was_trained_with(life: Life, group: str) -> None:
+def test_resuming_adopts_what_the_version_was_trained_with(life: Life) -> None:
     resumed = life.client.create_training_client_from_state_with_optimizer(f"{GROUP}@1")
     info = resumed.get_info()
     assert (info.base_model, info.parent, info.group) == ("tiny", f"{GROUP}@1", GROUP)
@@ -140,7 +149,8 @@ def test_a_pending_gradient_is_part_of_the_state(client: modelyard.ServiceClient
     resumed = client.create_training_client_from_state_with_optimizer(saved.ref)
     resumed.optim_step(ADAM)
     assert step(resumed, SCHEDULE[1]) == step(training, SCHEDULE[1])
-    training.stop(), resumed.stop()
+    training.stop()
+    resumed.stop()
 
 
 async def test_results_can_be_awaited(training: modelyard.TrainingClient) -> None:
@@ -264,30 +274,31 @@ def test_what_is_promoted_answers_and_a_rollback_brings_it_back(
     ]
 
 
+def half_a_life(service: Service) -> list[float]:
+    """A session `kept`, a deployment `kept-live`, and a gradient that waits for its step."""
+    with connect(service, "kept") as client:
+        training = client.create_lora_training_client("tiny", rank=4, seed=7, name="kept")
+        losses = train(training, SCHEDULE[:4])
+        client.promote(training.save_merged().result().ref, "kept-live").result()
+        return [*losses, training.forward_backward(SCHEDULE[4]).result().loss]
+
+
 def test_a_restart_loses_nothing(
-    client: modelyard.ServiceClient, tiny: Path, tmp_path: Path
+    client: modelyard.ServiceClient, training: modelyard.TrainingClient, tiny: Path, tmp_path: Path
 ) -> None:
-    uninterrupted = client.create_lora_training_client("tiny", rank=4, seed=7)
-    expected = train(uninterrupted, SCHEDULE)
-    uninterrupted.stop()
-    home = tmp_path / "home"
+    expected, home = train(training, SCHEDULE), tmp_path / "home"
     with serving(home) as before:
         command(home, "models", "add", "tiny", str(tiny))
-        with connect(before, "kept") as first:
-            training = first.create_lora_training_client("tiny", rank=4, seed=7, name="kept")
-            found = train(training, SCHEDULE[:4])
-            ref = training.save_merged().result().ref
-            first.promote(ref, "kept-live").result()
-            found.append(training.forward_backward(SCHEDULE[4]).result().loss)
-            with chat_client(before) as chat:
-                answer = ask(chat, "kept-live")
-    with serving(home) as after, connect(after, "kept") as second:
-        training = second.get_training_client("kept")
-        training.optim_step(ADAM).result()
-        assert found + train(training, SCHEDULE[5:]) == expected
-        assert second.usage().tokens["train"] == 55 * len(SCHEDULE)
-        assert [version.ref for version in second.list_versions()] == [ref]
-        eventually(lambda: second.list_deployments()[0].status == "active")
+        losses = half_a_life(before)
+        with chat_client(before) as chat:
+            answer = ask(chat, "kept-live")
+    with serving(home) as after, connect(after, "kept") as again:
+        kept = again.get_training_client("kept")
+        kept.optim_step(ADAM).result()
+        assert losses + train(kept, SCHEDULE[5:]) == expected
+        assert again.usage().tokens["train"] == 55 * len(SCHEDULE)
+        assert [version.ref for version in again.list_versions()] == ["kept@1"]
+        eventually(lambda: again.list_deployments()[0].status == "active")
         with chat_client(after) as chat:
             assert ask(chat, "kept-live") == answer
     assert not re.search("Traceback|Fatal|error", after.log.read_text())
@@ -297,15 +308,26 @@ def test_sessions_on_one_base_do_not_touch_each_other(client: modelyard.ServiceC
     alone = client.create_lora_training_client("tiny", rank=4, seed=7)
     expected = train(alone, SCHEDULE)
     together = [client.create_lora_training_client("tiny", rank=4, seed=s) for s in (7, 8, 7)]
-    outputs = [[] for _ in together]  # type: list[list[modelyard.APIFuture[modelyard.ForwardBackwardOutput]]]
-    for data in SCHEDULE:
-        for training, kept in zip(together, outputs, strict=True):
-            kept.append(training.forward_backward(data))
-            training.optim_step(ADAM)
-    one, other, again = ([future.result().loss for future in kept] for kept in outputs)
+    rounds = [[submit(training, data) for training in together] for data in SCHEDULE]
+    one, other, again = (
+        [output.result().loss for output in mine] for mine in zip(*rounds, strict=True)
+    )
     assert one == again == expected != other
     for training in (alone, *together):
         training.stop()
+
+
+def test_samples_beside_training_change_no_bit_of_it(client: modelyard.ServiceClient) -> None:
+    alone, busy = (client.create_lora_training_client("tiny", rank=4, seed=7) for _ in range(2))
+    expected = train(alone, SCHEDULE)
+    sampler = client.create_sampling_client(session=alone.session_id)
+    params = modelyard.SamplingParams(max_tokens=40, stop=[])
+    drawn = [sampler.sample(prompt([5, 6]), params, num_samples=2) for _ in range(30)]
+    assert train(busy, SCHEDULE) == expected
+    lengths = [len(sample.tokens) for each in drawn for sample in each.result().sequences]
+    assert lengths == [40] * 60
+    alone.stop()
+    busy.stop()
 
 
 def test_the_tokenizer_comes_from_the_service(training: modelyard.TrainingClient) -> None:
