@@ -19,6 +19,7 @@ from registry.access import service as access
 from registry.deployments.controller import Deployer
 from registry.kit.db import Database
 from registry.kit.errors import Kind, ServiceError
+from registry.kit.sockets import listen
 from registry.settings import Settings
 from session.app import create_app
 from session.cli import logs
@@ -77,14 +78,11 @@ def _only_one(home: Path) -> Iterator[None]:
 @contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
     """Taken before anything is started, so that a port in use costs nothing."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-            listener.listen(1024)
-        except OSError as error:
-            raise AddressInUse(host, port, error.strerror or str(error)) from None
+    try:
+        listener = listen(host, port)
+    except OSError as error:
+        raise AddressInUse(host, port, error.strerror or str(error)) from None
+    with listener:
         yield listener
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import sys
 import threading
 from secrets import token_urlsafe
@@ -11,6 +10,7 @@ import typer
 import uvicorn
 
 from registry.kit.ids import new_id
+from registry.kit.sockets import listen
 from registry.settings import Settings
 from session.cli import logs
 from session.cli.signals import Server, stop_requested
@@ -35,7 +35,7 @@ async def _work(settings: Settings) -> None:
     context = Context(new_id("wrk"), database, store, engine, scratch_path(settings))
     running = Worker(context)
     secret = token_urlsafe(32)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with listen("127.0.0.1", 0) as listener:
         config = uvicorn.Config(
             create_channel(running, secret=secret),
             log_config=None,

@@ -11,6 +11,7 @@ from pathlib import Path
 import uvicorn
 
 from registry.kit.errors import Kind, ServiceError
+from registry.kit.sockets import listen
 from session.engine.local import LocalEngine
 from session.engine.port import BaseRef
 from session.sampling.chat import ChatTokenizer
@@ -42,7 +43,7 @@ def serve_model(
     chat = ChatTokenizer(directory)
     engine = LocalEngine(threads=threads)
     serving = Serving(engine, BaseRef(served_name, served_name, directory), chat, context_length)
-    with socket.create_server((host, port)) as listener:
+    with listen(host, port) as listener:
         asyncio.run(_serve(serving, listener, address_file))
 
 
