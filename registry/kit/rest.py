@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from registry.kit.db import Database
+from registry.kit.db import AWAY, Database
 from registry.kit.errors import Kind, ServiceError
 
 STATUS: Mapping[Kind, int] = {
@@ -82,6 +82,18 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     return problem(error.status_code, "HttpError", detail, kind=kind, headers=error.headers)
 
 
+async def _database_away(request: Request, error: Exception) -> JSONResponse:
+    """Locked, restarting, out of connections: the same request may succeed a moment later."""
+    await log.awarning("database.away", path=request.url.path, reason=str(error.__cause__ or error))
+    return problem(
+        503,
+        "DatabaseAway",
+        "the database is busy or not reachable; try again",
+        kind=Kind.unavailable,
+        headers={"Retry-After": "1"},
+    )
+
+
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     await log.aexception("request.failed", path=request.url.path, exc_info=error)
     return problem(
@@ -118,4 +130,6 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(HTTPException, _http_error)
+    for away in AWAY:
+        app.add_exception_handler(away, _database_away)
     app.add_exception_handler(Exception, _unexpected)

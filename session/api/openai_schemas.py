@@ -187,7 +187,7 @@ class ChatRequest(Completion):
 
 
 class TextRequest(Completion):
-    prompt: str | list[Annotated[int, Field(ge=0)]]
+    prompt: str | list[Annotated[int, Field(ge=0, lt=2**31)]]
     best_of: int | None = None
     logprobs: int | None = Field(None, ge=0)
 

@@ -1,7 +1,7 @@
 """From a request for samples to the worker's stream, for every wire that samples."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 
 from registry.access.actor import Actor
 from registry.kit.db import Database
@@ -56,7 +56,7 @@ async def streamed(
     async with database.begin() as db:
         request = await sampling.accept(db, actor, form, target)
 
-    async def chunks() -> AsyncIterator[Chunk]:
+    async def chunks() -> AsyncGenerator[Chunk]:
         async for frame in frames:
             match frame:
                 case Chunk():
@@ -67,5 +67,6 @@ async def streamed(
                     raise SamplingFailed(Kind(frame.failure.kind), frame.failure.message)
         raise WorkerAway("it stopped while sampling")
 
-    async with channel.sample(Ask(request.id, form, target, is_streamed=True)) as frames:
-        yield chunks()
+    ask = Ask(request.id, form, target, is_streamed=True)
+    async with channel.sample(ask) as frames, aclosing(chunks()) as found:
+        yield found

@@ -2,7 +2,7 @@
 MessagePack. It carries only what may be lost; the row is the truth."""
 
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import msgspec
 import numpy as np
@@ -75,7 +75,7 @@ def encode(frame: Frame) -> bytes:
     return _PREFIX.pack(len(packed)) + packed
 
 
-async def decode(stream: AsyncIterator[bytes]) -> AsyncIterator[Frame]:
+async def decode(stream: AsyncIterator[bytes]) -> AsyncGenerator[Frame]:
     """Frames as they come. A stream that stops in the middle of one simply ends."""
     buffer = bytearray()
     async for data in stream:

@@ -1,7 +1,7 @@
 """How the api reaches the worker: wake, wait, sample. Imports no engine."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 
 import httpx
 import msgspec
@@ -55,7 +55,8 @@ class WorkerChannel:
                 headers={"Authorization": f"Bearer {worker.secret}"},
             ) as answer:
                 answer.raise_for_status()
-                yield decode(answer.aiter_bytes())
+                async with aclosing(decode(answer.aiter_raw())) as frames:
+                    yield frames
         except httpx.HTTPError as error:
             raise WorkerAway(type(error).__name__) from error
 

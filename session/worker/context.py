@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import structlog
-from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.artifacts.store import BlobStore
-from registry.kit.db import Database
+from registry.kit.db import AWAY, Database
 from registry.kit.errors import Kind, ServiceError
 from session import wire
 from session.checkpoints import ADAPTER, Stored, on_disk
@@ -23,7 +21,6 @@ T = TypeVar("T")
 Work = Callable[[AsyncSession], Awaitable[T]]
 
 log = structlog.get_logger()
-_AWAY = (OperationalError, InterfaceError, PoolExhausted)
 _LONGEST_PAUSE_S = 5.0
 
 
@@ -54,7 +51,7 @@ async def _outlasting(
         try:
             async with open_transaction() as db:
                 return await work(db)
-        except _AWAY as error:
+        except AWAY as error:
             log.warning("database.away", reason=str(error.__cause__ or error), again_in_s=pause)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
