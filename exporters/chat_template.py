@@ -1,31 +1,83 @@
-"""Which token ends an assistant's turn: asked of the chat template, not of what files claim."""
+"""A model's chat templates: reading them, rendering with them, and which token ends a turn.
+
+A chat template is code from a model's directory: it runs in Jinja's sandbox. What comes out is the
+same, character for character, as transformers' `apply_chat_template`, and a test keeps it so.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from exporters.base import BadModel
+from jinja2 import Template, TemplateError, meta, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from exporters.base import BadModel, read_json
+from exporters.companions import EXTRA_TEMPLATES
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+Message = Mapping[str, Any]
+Tools = Sequence[Mapping[str, Any]]
+
 TEMPLATE_FILE = "chat_template.jinja"
 TOKENIZER_CONFIG = "tokenizer_config.json"
-_ANSWER = "wxyz"
+_DEFAULT = "default"
+_SPECIAL_FILE = "special_tokens_map.json"
+_SPECIAL = frozenset(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # a template's own
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+_ANSWER = "wxyz"
 
 
-@dataclass(frozen=True, slots=True)
+class TemplateFailed(Exception):
+    """The template turned the messages down, in its own words, or cannot be rendered with them."""
+
+
+@dataclass(frozen=True)
 class ChatTemplate:
     """`file` is where it stands; `special` holds the tokens that a template may name."""
 
     file: str
     source: str
     special: Mapping[str, str]
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Tools | None = None,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        try:
+            return self._compiled.render(
+                **self.special,
+                messages=list(messages),
+                tools=list(tools) if tools else None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+            )
+        except (TemplateError, *_FAULTS) as error:
+            raise TemplateFailed(str(error)) from error
+
+    @cached_property
+    def takes_tools(self) -> bool:
+        try:
+            return "tools" in meta.find_undeclared_variables(_JINJA.parse(self.source))
+        except TemplateError as error:
+            raise TemplateFailed(str(error)) from error
+
+    @cached_property
+    def _compiled(self) -> Template:
+        return _JINJA.from_string(self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +86,39 @@ class EndToken:
     id: int
 
 
+def read_tokenizer_config(directory: Path) -> dict[str, Any]:
+    return _read_optional(directory, TOKENIZER_CONFIG)
+
+
+def read_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, ChatTemplate]:
+    """By name; files go before what `config`, the tokenizer's, holds."""
+    special = _special_tokens(directory, config)
+    extra = sorted((directory / EXTRA_TEMPLATES).glob("*.jinja"))
+    files = {path.stem: f"{EXTRA_TEMPLATES}/{path.name}" for path in extra}
+    if (directory / TEMPLATE_FILE).is_file():
+        files[_DEFAULT] = TEMPLATE_FILE
+    if files:
+        return {
+            name: ChatTemplate(file, _read_text(directory, file), special)
+            for name, file in files.items()
+        }
+    return {
+        name: ChatTemplate(TOKENIZER_CONFIG, source, special)
+        for name, source in _configured(config).items()
+        if source
+    }
+
+
 def read_template(directory: Path, config: Mapping[str, Any]) -> ChatTemplate | None:
-    """The template that transformers would use; `config` is the tokenizer's."""
-    special = {name: _text(config.get(name)) for name in _SPECIAL if config.get(name)}
-    path = directory / TEMPLATE_FILE
-    if path.is_file():
-        return ChatTemplate(TEMPLATE_FILE, path.read_text(encoding="utf-8"), special)
-    found = config.get("chat_template")
-    if isinstance(found, list):
-        named = {entry.get("name"): entry.get("template") for entry in found}
-        found = named.get("default")
-    return ChatTemplate(TOKENIZER_CONFIG, str(found), special) if found else None
+    """The one that transformers would use without tools."""
+    return read_templates(directory, config).get(_DEFAULT)
 
 
 def end_of_turn(template: ChatTemplate, tokenizer: "Tokenizer") -> EndToken | None:
-    """The token that follows an assistant's text, None for a template that writes none."""
+    """The token that follows an assistant's text, None for a template that writes none.
+
+    Asked of the template, since a model's files may claim another.
+    """
     rest = _after_answer(template).lstrip()
     ids = tokenizer.encode(rest, add_special_tokens=False).ids
     if not ids:
@@ -56,39 +126,119 @@ def end_of_turn(template: ChatTemplate, tokenizer: "Tokenizer") -> EndToken | No
     return EndToken(tokenizer.decode(ids[:1], skip_special_tokens=False), ids[0])
 
 
+def _configured(config: Mapping[str, Any]) -> dict[str, str]:
+    match config.get("chat_template"):
+        case str(source):
+            return {_DEFAULT: source}
+        case list(templates):
+            complete = [each for each in templates if {"name", "template"} <= each.keys()]
+            return {each["name"]: each["template"] for each in complete}
+        case _:
+            return {}
+
+
+def _special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token` and the like by name. In older directories the side file has the last word."""
+    is_older = "added_tokens_decoder" not in config
+    named = {**config, **(_read_optional(directory, _SPECIAL_FILE) if is_older else {})}
+    found = {key: named[key] for key in _SPECIAL & named.keys() if named[key] is not None}
+    return {
+        key: str(token["content"] if isinstance(token, dict) else token)
+        for key, token in found.items()
+    }
+
+
+def _read_text(directory: Path, name: str) -> str:
+    try:
+        return (directory / name).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadModel(name, "is not UTF-8 text") from error
+
+
+def _read_optional(directory: Path, name: str) -> dict[str, Any]:
+    return read_json(directory, name) if (directory / name).is_file() else {}
+
+
 def _after_answer(template: ChatTemplate) -> str:
     contents: tuple[Any, ...] = (_ANSWER, [{"type": "text", "text": _ANSWER}])
     for content in contents:
         messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": content}]
-        _, answer, rest = _render(template, messages).rpartition(_ANSWER)
+        try:
+            _, answer, rest = template.render(messages).rpartition(_ANSWER)
+        except TemplateFailed as error:
+            reason = f"the chat template does not render a one-turn conversation: {error}"
+            raise BadModel(template.file, reason) from error
         if answer:
             return rest
     raise BadModel(template.file, "the chat template leaves out what the assistant said")
 
 
-def _render(template: ChatTemplate, messages: list[dict[str, Any]]) -> str:
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+class _Generation(Extension):
+    """`{% generation %}` marks what a model said, for training masks; here it changes nothing."""
 
-    def raise_exception(message: str) -> NoReturn:
-        raise TemplateError(message)
+    tags = {"generation"}  # noqa: RUF012 - the shape of jinja2's own class
 
-    # As transformers sets it up: templates count on the trimming and on these names.
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Macro) -> str:
+        said: str = caller()
+        return said
+
+
+class _Namespace(Namespace):
+    """A template's variables; names that begin with an underscore would reach into Python."""
+
+    def __init__(self, *given: Any, **values: Any) -> None:
+        held = dict(*given, **values)
+        for name in held:
+            _refuse_private(name)
+        super().__init__(held)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _refuse_private(name)
+        super().__setitem__(name, value)
+
+
+def _refuse_private(name: str) -> None:
+    if name.startswith("_"):
+        raise SecurityError(f"a namespace cannot hold {name!r}")
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _now(form: str) -> str:
+    return datetime.now().astimezone().strftime(form)  # local time, as transformers has it
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Unlike Jinja's own filter this leaves HTML characters alone."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
-    environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
-    source = template.source.replace("{% generation %}", "").replace("{% endgeneration %}", "")
-    try:
-        return environment.from_string(source).render(
-            messages=messages, add_generation_prompt=False, **template.special
-        )
-    except (TemplateError, *_FAULTS) as error:
-        reason = f"the chat template does not render a one-turn conversation: {error}"
-        raise BadModel(template.file, reason) from error
 
 
-def _text(token: Any) -> str:
-    return str(token["content"]) if isinstance(token, dict) else str(token)
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {
+        "raise_exception": _raise,
+        "strftime_now": _now,
+        "namespace": _Namespace,
+    }
+    return environment
+
+
+_JINJA = _environment()

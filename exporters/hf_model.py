@@ -1,15 +1,14 @@
 """Hugging Face model directories: what we admit as a base, and as the result of a merge."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exporters.architectures import expected_shapes, missing_by_loading
-from exporters.base import BadFile, BadModel
-from exporters.chat_template import TOKENIZER_CONFIG, end_of_turn, read_template
+from exporters.base import BadFile, BadModel, read_json
+from exporters.chat_template import end_of_turn, read_template, read_tokenizer_config
 from exporters.companions import GENERATION_CONFIG, companions
 from exporters.tensor_file import TensorEntry, is_pickled, read_header
 
@@ -62,18 +61,6 @@ def inspect(path: Path) -> ModelInfo:
         names.add(INDEX)
     files = tuple(_describe(path, name) for name in sorted(names))
     return ModelInfo(path, _digest(files), architecture, context, vocab_size, end_ids, files)
-
-
-def read_json(path: Path, name: str) -> dict[str, Any]:
-    try:
-        values = json.loads((path / name).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BadModel(name, f"is missing in {path}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadModel(name, "is not valid JSON") from error
-    if not isinstance(values, dict):
-        raise BadModel(name, "is not a JSON object")
-    return values
 
 
 def read_shards(path: Path) -> Shards:
@@ -228,8 +215,7 @@ def _check_tokenizer(path: Path, vocab_size: int, end_ids: tuple[int, ...]) -> N
     highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
     if highest >= vocab_size:
         raise BadModel(TOKENIZER, f"has the token id {highest}, the model knows {vocab_size}")
-    has_config = (path / TOKENIZER_CONFIG).is_file()
-    template = read_template(path, read_json(path, TOKENIZER_CONFIG) if has_config else {})
+    template = read_template(path, read_tokenizer_config(path))
     end = end_of_turn(template, tokenizer) if template else None
     if template and end and end.id not in end_ids:
         raise BadModel(

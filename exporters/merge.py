@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exporters.base import BadAdapter, staged
+from exporters.base import BadAdapter, read_json, staged
 from exporters.companions import copy_companions
 from exporters.hf_model import (
     CONFIG,
@@ -20,7 +20,6 @@ from exporters.hf_model import (
     Shards,
     embedding_name,
     inspect,
-    read_json,
     read_shards,
     total_size,
 )

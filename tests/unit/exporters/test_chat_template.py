@@ -78,3 +78,20 @@ def test_the_default_of_several_templates_is_taken(tmp_path: Path) -> None:
     config = {"chat_template": several, "eos_token": {"content": "</s>"}}
     found = read_template(tmp_path, config)
     assert found == ChatTemplate("tokenizer_config.json", "b", {"eos_token": "</s>"})
+
+
+def test_an_extra_default_goes_before_the_tokenizers_config(tmp_path: Path) -> None:
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates/default.jinja").write_text("extra")
+    found = read_template(tmp_path, {"chat_template": "from the config"})
+    assert found == ChatTemplate("additional_chat_templates/default.jinja", "extra", {})
+
+
+def test_an_entry_without_a_template_is_passed_over(tmp_path: Path) -> None:
+    assert read_template(tmp_path, {"chat_template": [{"name": "default"}]}) is None
+
+
+def test_a_template_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(BadModel, match=r"chat_template\.jinja: is not UTF-8"):
+        read_template(tmp_path, {})
