@@ -47,13 +47,16 @@ class Service:
     actor: Actor
     folder: Path
     script: Script
+    clients: ExitStack
 
     @property
     def client(self) -> openai.OpenAI:
         return self.client_of(self.secret)
 
     def client_of(self, secret: str) -> openai.OpenAI:
-        return openai.OpenAI(base_url=self.url, api_key=secret, max_retries=0, timeout=20)
+        """Closed with the service: an open socket would be a later test's warning."""
+        client = openai.OpenAI(base_url=self.url, api_key=secret, max_retries=0, timeout=20)
+        return self.clients.enter_context(client)
 
     def tokens(self) -> dict[Category, int]:
         async def read() -> dict[Category, int]:
@@ -126,7 +129,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
         asyncio.run(_activate(tmp_path, serve))
         url = stack.enter_context(running(_main_app(tmp_path, script)))
-        yield Service(f"{url}/openai/v1", secret, viewer, actor, tmp_path, script)
+        yield Service(f"{url}/openai/v1", secret, viewer, actor, tmp_path, script, stack)
 
 
 both = pytest.mark.parametrize("model", ["live", "my-session"])
