@@ -5,6 +5,18 @@ import os
 import tempfile
 from pathlib import Path
 
+from registry.kit.errors import Kind, ServiceError
+
+
+class CredentialsDamaged(ServiceError):
+    kind = Kind.precondition_failed
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} holds no url and api_key; remove it, and make a token with"
+            " `modelyard tokens create` if it is lost"
+        )
+
 
 def write_credentials(home: Path, url: str, api_key: str) -> Path:
     """Whole or not at all, and never readable by another user, not even for a moment."""
@@ -26,6 +38,8 @@ def read_credentials(home: Path) -> tuple[str, str] | None:
     """URL and API key, or None where no file is."""
     try:
         found = json.loads((home / "credentials").read_text())
+        return found["url"], found["api_key"]
     except FileNotFoundError:
         return None
-    return found["url"], found["api_key"]
+    except (ValueError, KeyError, TypeError):
+        raise CredentialsDamaged(home / "credentials") from None

@@ -1,0 +1,182 @@
+"""`modelyard serve` as its operator meets it: what keeps it from starting, and how it ends."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.service import MODELYARD, Service, environment, modelyard, serving
+from support.training import eventually
+
+ROOT = Path(__file__).parents[2]
+REVISION = """
+revision = "later"
+down_revision = "{head}"
+def upgrade():
+    pass
+"""
+
+
+def refused(home: Path, *arguments: str) -> str:
+    """Serve, and be told in one line why not."""
+    done = modelyard(home, "serve", *arguments)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return "Z (zombie)" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_a_second_serve_on_the_same_home_names_the_first(service: Service) -> None:
+    said = refused(service.home, "--port", "0")
+    assert f"process {service.process.pid}" in said
+    assert str(service.home) in said
+
+
+def test_a_port_in_use_is_named_with_the_way_out(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refused(tmp_path / "home", "--port", str(port))
+    assert f"127.0.0.1:{port}" in said
+    assert "--port" in said
+    assert not (tmp_path / "home" / "modelyard.db").exists()
+
+
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    said = refused(tmp_path / "file" / "home", "--port", "0")
+    assert str(tmp_path / "file" / "home") in said
+    assert "MODELYARD_HOME" in said
+
+
+def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    assert modelyard(home, "db", "upgrade").returncode == 0
+    with sqlite3.connect(home / "modelyard.db") as database:
+        database.execute("UPDATE modelyard_schema SET version_num = 'tomorrow'")
+    database.close()
+    said = refused(home, "--port", "0")
+    assert "tomorrow" in said
+    assert "newer" in said
+
+
+def test_an_older_schema_is_refused_with_the_command_to_run(tmp_path: Path) -> None:
+    """By a checkout that has one more migration."""
+    home = tmp_path / "home"
+    assert modelyard(home, "db", "upgrade").returncode == 0
+    for part in ("modelyard", "session", "registry", "exporters", "migrations"):
+        shutil.copytree(ROOT / part, tmp_path / "newer" / part)
+    versions = tmp_path / "newer" / "migrations" / "versions"
+    (first,) = versions.glob("*.py")
+    head = next(line for line in first.read_text().splitlines() if line.startswith("revision"))
+    (versions / "later.py").write_text(REVISION.format(head=head.split('"')[1]))
+
+    def newer(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*MODELYARD, *arguments],
+            env=environment(home),
+            cwd=tmp_path / "newer",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = newer("serve", "--port", "0")
+    assert done.returncode == 1
+    assert "run: modelyard db upgrade" in done.stderr
+    assert newer("db", "upgrade").returncode == 0
+    assert "later" in refused(home, "--port", "0")
+
+
+def test_credentials_are_the_owners_alone_and_follow_the_address(tmp_path: Path) -> None:
+    with serving(tmp_path / "home") as first:
+        path = first.home / "credentials"
+        assert path.stat().st_mode & 0o777 == 0o600
+        before = json.loads(path.read_text())
+    with serving(tmp_path / "home") as second:
+        after = json.loads(path.read_text())
+        assert path.stat().st_mode & 0o777 == 0o600
+        headers = {"Authorization": f"Bearer {after['api_key']}"}
+        answer = httpx.get(f"{after['url']}/v1/models", headers=headers, trust_env=False)
+    assert answer.status_code == 200
+    assert after["api_key"] == before["api_key"]
+    assert (after["url"], second.url) == (second.url, after["url"])
+    log = first.log.read_text()
+    assert before["api_key"] not in log
+
+
+@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_stops_both_processes(tmp_path: Path, name: signal.Signals) -> None:
+    with serving(tmp_path / "home") as service:
+        worker = service.worker_pid()
+        assert service.stop(name) == 0
+        assert is_gone(worker)
+    log = service.log.read_text()
+    assert "Traceback" not in log
+    assert "worker.died" not in log
+
+
+def test_a_terminal_s_interrupt_reaches_the_worker_through_serve_alone(tmp_path: Path) -> None:
+    """Ctrl-C goes to every process of the terminal's group; the worker is in one of its own."""
+    with serving(tmp_path / "home") as service:
+        worker = service.worker_pid()
+        assert os.getpgid(worker) != os.getpgid(service.process.pid)
+        assert service.stop() == 0
+        assert is_gone(worker)
+
+
+def test_a_serve_that_is_killed_leaves_no_process_and_no_lock(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with serving(home) as service:
+        worker = service.worker_pid()
+        service.process.kill()
+        service.process.wait()
+        eventually(lambda: is_gone(worker))
+    with serving(home) as service:
+        assert httpx.get(f"{service.url}/healthz", trust_env=False).status_code == 200
+
+
+def test_a_worker_s_leftovers_go_when_the_next_one_starts(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "cache" / "worker" / "half").mkdir(parents=True)
+    (home / "cache" / "worker" / "half" / "written").write_text("x")
+    with serving(home) as service:
+        service.worker_pid()
+        eventually(lambda: not (home / "cache" / "worker" / "half").exists())
+
+
+def test_credentials_that_are_damaged_are_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    assert modelyard(home, "db", "upgrade").returncode == 0
+    (home / "credentials").write_text("")
+    assert "credentials" in refused(home, "--port", "0")
+
+
+def test_a_python_without_the_server_s_parts_is_told_what_to_install(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['uvicorn'] = None; "
+        "from session.cli.root import main; main(['serve'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(tmp_path / "home"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "pip install 'modelyard[server,engine]'" in done.stderr
