@@ -134,6 +134,7 @@ async def submit(request: Request, actor: Member, name: str) -> Response:
             stored=stored,
             kind=wire.kind_of(form.body),
         )
+    await operations.drop_duplicate(store, accepted, stored)
     await channel.wake(session.id)
     return answer(request, operations.as_wire(accepted), status=202)
 
@@ -156,7 +157,9 @@ async def sample(request: Request, actor: Member) -> Response:
     return answer(request, await take_samples(state.database, state.channel, actor, raw, json=json))
 
 
-@router.post("/groups/{group}/versions/{version}/merge", status_code=202, tags=["groups and versions"])
+@router.post(
+    "/groups/{group}/versions/{version}/merge", status_code=202, tags=["groups and versions"]
+)
 async def merge(request: Request, actor: Member, group: str, version: int) -> MergeOut:
     """Ask for a `merged` version of a `state` or an `adapter`."""
     database: Database = request.app.state.database

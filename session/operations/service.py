@@ -60,6 +60,12 @@ async def store_body(store: BlobStore, session: TrainingSession, body: wire.Body
     return StoredBody(digest, None, key)
 
 
+async def drop_duplicate(store: BlobStore, operation: Operation, stored: StoredBody) -> None:
+    """The body of a retry was kept already, by the operation that it turned out to be."""
+    if stored.key is not None and operation.body_key != stored.key:
+        await store.delete(stored.key)
+
+
 async def load_body(store: BlobStore, operation: Operation) -> wire.Body:
     packed = operation.body
     if packed is None:
