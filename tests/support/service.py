@@ -90,11 +90,13 @@ def environment(home: Path, settings: Mapping[str, str] | None = None) -> dict[s
     return {**kept, "MODELYARD_HOME": str(home), "OMP_NUM_THREADS": "1", **(settings or {})}
 
 
-def modelyard(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def modelyard(
+    home: Path, *arguments: str, settings: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run the command line as an operator on this home."""
     return subprocess.run(
         [*MODELYARD, *arguments],
-        env=environment(home),
+        env=environment(home, settings),
         capture_output=True,
         text=True,
         timeout=300,
