@@ -66,6 +66,7 @@ class SessionOut(BaseModel):
     lora: LoraOut
     parent: str | None
     step: int
+    restoring: bool = Field(description="a worker is making its completed operations again")
     error: str | None
     last_number: int
     created_at: datetime
@@ -84,6 +85,7 @@ class SessionOut(BaseModel):
             lora=LoraOut(**session.lora),
             parent=session.parent_ref,
             step=session.step,
+            restoring=session.is_restoring,
             error=session.error,
             last_number=session.last_number,
             created_at=session.created_at,

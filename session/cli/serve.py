@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import structlog
+import typer
 import uvicorn
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -116,14 +117,16 @@ async def _credentials(database: Database, home: Path, url: str) -> None:
 
 
 async def _answer(settings: Settings, listener: socket.socket, url: str) -> None:
+    asked = asyncio.Event()
     config = uvicorn.Config(
-        create_app(settings),
+        create_app(settings, stopping=asked),
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=10,
         timeout_keep_alive=30,
     )
     log.info("serve.ready", url=url, docs=f"{url}/docs", home=str(settings.home_path()))
+    typer.echo(f"Modelyard answers at {url} (its pages: {url}/docs). Ctrl-C stops it.")
     server = Server(config)
     with stop_requested() as stop:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -131,6 +134,7 @@ async def _answer(settings: Settings, listener: socket.socket, url: str) -> None
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         log.info("serve.stopping")
+        asked.set()
         server.should_exit = True
         await serving
 
