@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
+from session.client import leaving
 from session.client.background import Background
 from session.client.config import Config
 from session.client.errors import APIError, ConnectionFailed, ServerError, api_error
@@ -36,6 +37,7 @@ class Connection:
         self.background = Background()
         self.sampling = asyncio.Semaphore(SAMPLES_IN_FLIGHT)
         self._met = False
+        leaving.close_at_exit(self)
         # Own transport, so no proxy of the environment stands between us and a service nearby.
         # Unbounded, so that open sampling requests never hold a training operation back.
         self._http = httpx.AsyncClient(
@@ -47,8 +49,15 @@ class Connection:
             ),
         )
 
-    def close(self) -> None:
-        self.background.close(self._http.aclose)
+    def close(self, *, wait: bool) -> None:
+        """What has no result yet is waited for, or ended. Closing twice is nothing."""
+        leaving.forget(self)
+        try:
+            if wait:
+                self.background.calls.wait(self.config.timeout_s)
+        finally:
+            self.background.calls.report()
+            self.background.close(self._http.aclose)
 
     async def send(
         self, path: str, body: msgspec.Struct, form: type[T], *, read_s: float | None = _READ_S

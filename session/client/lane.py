@@ -56,19 +56,19 @@ class Lane:
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         connection.background.call(connection.background.spawn, self._serve(), self._ended)
 
-    def submit(self, work: Work[T], *, adds_gradient: bool = False) -> APIFuture[T]:
+    def submit(self, work: Work[T], what: str, *, adds_gradient: bool = False) -> APIFuture[T]:
         """Queue `work` behind everything submitted before it, from whatever thread."""
         if _held.get() is self:
             raise InvalidInput("a custom loss cannot call the training client that waits for it")
         job = _Job(work, concurrent.futures.Future(), adds_gradient)
         self._connection.background.call(self._queue.put_nowait, job)
-        return APIFuture(job.future)
+        return self._connection.background.calls.add(job.future, what)
 
     def operate(self, body: wire.Body, read: Callable[[wire.Operation], T]) -> APIFuture[T]:
         async def work() -> Coroutine[Any, Any, T]:
             return self._read_outcome(await self.send(body), read)
 
-        return self.submit(work, adds_gradient=isinstance(body, wire.ForwardBackward))
+        return self.submit(work, _named(body), adds_gradient=isinstance(body, wire.ForwardBackward))
 
     async def send(self, body: wire.Body) -> wire.Operation:
         """Have the next operation stored. Only within submitted work."""
@@ -118,8 +118,8 @@ class Lane:
             return
         found = await self._connection.get(self._path, SessionInfo)
         if found.last_number >= self._unsettled.number:
-            kind = type(self._unsettled.body).__struct_config__.tag
-            raise OutcomeUnknown(self._session, self._unsettled.number, str(kind))
+            kind = _tag(self._unsettled.body)
+            raise OutcomeUnknown(self._session, self._unsettled.number, kind)
         self._unsettled = None
 
     async def _serve(self) -> None:
@@ -150,3 +150,11 @@ class Lane:
             job = self._queue.get_nowait()
             self._gradient_is_incomplete |= job.adds_gradient
             job.future.set_exception(error())
+
+
+def _tag(body: wire.Body) -> str:
+    return str(type(body).__struct_config__.tag)
+
+
+def _named(body: wire.Body) -> str:
+    return f"save of {body.kind}" if isinstance(body, wire.Save) else _tag(body)

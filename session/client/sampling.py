@@ -49,12 +49,12 @@ class SamplingClient:
         request = _request(
             prompt, sampling_params or SamplingParams(), num_samples, include_prompt_logprobs
         )
-        return self._connection.background.start(self._drawn(request))
+        return self._connection.background.start(self._drawn(request), "sample")
 
     def compute_logprobs(self, prompt: ModelInput) -> APIFuture[list[float | None]]:
         """The log-probability of each prompt token, None for the first."""
         request = _request(prompt, SamplingParams(max_tokens=0), 1, True)
-        return self._connection.background.start(self._scored(request))
+        return self._connection.background.start(self._scored(request), "compute_logprobs")
 
     def get_tokenizer(self) -> "PreTrainedTokenizerBase":
         """The base model's tokenizer, served by the service and cached here."""

@@ -29,8 +29,11 @@ class ServiceClient:
     """`timeout` is how many seconds calls go on trying while the service does not answer.
 
     What is not given is read from MODELYARD_URL, MODELYARD_API_KEY, MODELYARD_GROUP,
-    MODELYARD_TIMEOUT, and then from $MODELYARD_HOME/credentials. Closing it, or leaving its `with`
-    block, ends every call that has no result yet.
+    MODELYARD_TIMEOUT, and then from $MODELYARD_HOME/credentials.
+
+    Closing it, the end of its `with` block and the end of the script wait for every call that has
+    no result yet; a call that failed and was not looked at is then logged. Leaving by an exception
+    does not wait.
     """
 
     def __init__(
@@ -104,7 +107,11 @@ class ServiceClient:
         return self._resume(ref, True, group, name, user_metadata)
 
     def get_training_client(self, session: str, group: str | None = None) -> TrainingClient:
-        """Take up a running session, by id or name. Only one client at a time may drive it."""
+        """Take up a running session, by id or name. Only one client at a time may drive it.
+
+        A gradient that an interrupted script has left is applied by the next `optim_step`: call
+        `clear_gradient()` first.
+        """
         info = self._run(attached(self._connection, session))
         return TrainingClient(self._connection, info, group or info.group or self._group)
 
@@ -145,15 +152,21 @@ class ServiceClient:
 
     def merge(self, ref: str) -> APIFuture[VersionInfo]:
         """Make a version of kind `merged` from a `state` or an `adapter`."""
-        return self._connection.background.start(registry.merged(self._connection, ref))
+        return self._connection.background.start(
+            registry.merged(self._connection, ref), f"merge of {ref}"
+        )
 
     def promote(self, ref: str, name: str) -> APIFuture[DeploymentInfo]:
         """Serve a merged version as `name`. Done when it has the traffic."""
-        return self._connection.background.start(registry.promoted(self._connection, ref, name))
+        return self._connection.background.start(
+            registry.promoted(self._connection, ref, name), f"promote of {ref}"
+        )
 
     def rollback(self, name: str) -> APIFuture[DeploymentInfo]:
         """Give the traffic back to what was served before."""
-        return self._connection.background.start(registry.rolled_back(self._connection, name))
+        return self._connection.background.start(
+            registry.rolled_back(self._connection, name), f"rollback of {name}"
+        )
 
     def list_deployments(self) -> list[DeploymentInfo]:
         return self._run(registry.every(self._connection, "/v1/deployments", Page[DeploymentInfo]))
@@ -163,8 +176,12 @@ class ServiceClient:
         params = {"session": session}
         return self._run(self._connection.get("/v1/usage/totals", Usage, params))
 
-    def close(self) -> None:
-        self._connection.close()
+    def close(self, wait: bool = True) -> None:
+        """Without `wait`, calls that have no result yet end with ClientClosed.
+
+        Waiting ends when no call has ended for `timeout` seconds.
+        """
+        self._connection.close(wait=wait)
 
     def __enter__(self) -> "ServiceClient":
         return self
@@ -175,7 +192,7 @@ class ServiceClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self.close(wait=kind is None)
 
     def _resume(
         self,

@@ -138,7 +138,7 @@ class TrainingClient:
             if not math.isfinite(value):
                 raise InvalidInput(f"metrics[{key!r}] is {value}, which JSON cannot carry")
         at = self._step if step is None else step
-        return self._connection.background.start(self._logged(at, numbers))
+        return self._connection.background.start(self._logged(at, numbers), "log")
 
     def metrics(self) -> list[StepMetrics]:
         """Each step's loss, tokens, gradient norm and what `log` added."""
@@ -154,7 +154,7 @@ class TrainingClient:
 
     def stop(self) -> SessionInfo:
         """End the session after everything submitted before, and wait until it has ended."""
-        return self._lane.submit(self._stop).result()
+        return self._lane.submit(self._stop, "stop").result()
 
     def _save(
         self,

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -402,15 +401,3 @@ def test_no_service_is_an_error_that_names_the_url() -> None:
             pytest.raises(my.ConnectionFailed, match=url),
         ):
             service.list_base_models()
-
-
-def test_closing_ends_what_has_no_result(url: str, fake: FakeService) -> None:
-    fake.held = {1}
-    with my.ServiceClient(url, KEY) as service:
-        training = service.create_lora_training_client(MODEL)
-        future = training.forward([datum(1)])
-        time.sleep(0.05)
-    with pytest.raises(my.ClientClosed):
-        future.result(5)
-    with pytest.raises(my.ClientClosed):
-        training.optim_step()

@@ -1,4 +1,4 @@
-"""What a user pays for `import modelyard`, and what is left when a script simply ends."""
+"""What a user pays for `import modelyard`."""
 
 import subprocess
 import sys
@@ -21,11 +21,3 @@ def test_the_client_imports_nothing_heavy() -> None:
 
 def test_every_exported_name_exists() -> None:
     assert [name for name in modelyard.__all__ if not hasattr(modelyard, name)] == []
-
-
-def test_a_script_that_forgets_to_close_ends_quietly() -> None:
-    code = (
-        "import asyncio, modelyard; from session.client.background import Background\n"
-        "Background().start(asyncio.sleep(60)); print('end')"
-    )
-    assert _python(code) == "end\n"
