@@ -6,6 +6,7 @@ leaves a gap.
 
 import asyncio
 import concurrent.futures
+import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from session import wire
-from session.client.connection import Connection
+from session.client.connection import WAIT_S, Connection
 from session.client.errors import (
     ClientClosed,
     ConnectionFailed,
@@ -26,11 +27,13 @@ from session.client.future import APIFuture
 from session.client.records import SessionInfo
 
 T = TypeVar("T")
+log = logging.getLogger("modelyard")
 
 # Sending ends with the coroutine that awaits the outcome.
 Work = Callable[[], Awaitable[Coroutine[Any, Any, T]]]
 
 _UNDECIDED = ("pending", "running")
+_FIRST_WAIT_S = 5  # before a look at the session
 _PAUSE_S = 0.05  # between two questions, in case the service does not hold them
 _AWAITED_AT_ONCE = 8  # operations complete in order: the oldest few are enough to ask for
 _held: ContextVar["Lane | None"] = ContextVar("held", default=None)
@@ -53,6 +56,8 @@ class Lane:
         self._asking = asyncio.Semaphore(_AWAITED_AT_ONCE)
         self._unsettled: wire.Submission | None = None
         self._gradient_is_incomplete = False
+        self._restoring = False
+        self._look_at = 0.0
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         connection.background.call(connection.background.spawn, self._serve(), self._ended)
 
@@ -87,17 +92,33 @@ class Lane:
 
     async def outcome(self, operation: wire.Operation) -> wire.Operation:
         """Wait until it is completed. Raises OperationFailed."""
+        path, wait_s = f"/v1/operations/{operation.id}", _FIRST_WAIT_S
         async with self._asking:
             while operation.status in _UNDECIDED:
-                operation = await self._connection.outcome(
-                    f"/v1/operations/{operation.id}", wire.Operation
-                )
+                operation = await self._connection.outcome(path, wire.Operation, wait_s)
+                wait_s = WAIT_S
                 if operation.status in _UNDECIDED:
+                    await self._look()
                     await asyncio.sleep(_PAUSE_S)
         if operation.status == "completed":
             return operation
         error = operation.error or wire.Failure(operation.status, f"{operation.kind} did not run")
         raise OperationFailed(operation.id, error.kind, error.message)
+
+    async def _look(self) -> None:
+        """Say once, while an operation takes long, that this is because of a lost worker."""
+        now = asyncio.get_running_loop().time()
+        if now < self._look_at:
+            return
+        self._look_at = now + WAIT_S
+        info = await self._connection.get(self._path, SessionInfo)
+        if info.restoring and not self._restoring:
+            log.warning(
+                "session %s is being brought back from its log; this takes about as long as it "
+                "has trained",
+                info.name or info.id,
+            )
+        self._restoring = info.restoring
 
     async def outside(self, function: Callable[..., T], *args: object) -> T:
         """Run a caller's function in a thread, with this lane marked as held by it."""

@@ -112,6 +112,30 @@ def test_a_busy_service_is_asked_again(training: my.TrainingClient, fake: FakeSe
     assert training.optim_step().result(5).step == 1
 
 
+def test_an_outage_and_its_end_are_said_once(
+    training: my.TrainingClient, fake: FakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.trouble = [Trouble("/operations", 503, times=3)]
+    training.optim_step().result(5)
+    outage, recovery = caplog.messages
+    assert outage.endswith("trouble 503 (HTTP 503); trying again for up to 2 s")
+    assert recovery.endswith(" answers again")
+
+
+def test_a_session_that_is_brought_back_is_said_once(
+    training: my.TrainingClient, fake: FakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.held, fake.restoring = {1, 2}, True
+    steps = [training.optim_step(), training.optim_step()]
+    with pytest.raises(TimeoutError):
+        steps[0].result(0.3)
+    fake.held.clear()
+    steps[1].result(5)
+    assert caplog.messages == [
+        "session s-1 is being brought back from its log; this takes about as long as it has trained"
+    ]
+
+
 def test_a_refused_submission_leaves_its_number_to_the_next(
     training: my.TrainingClient, fake: FakeService
 ) -> None:
