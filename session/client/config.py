@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from session.client.checks import number, optional_text
 from session.client.errors import ConfigurationError
 
 DEFAULT_TIMEOUT_S = 300.0
@@ -31,6 +32,8 @@ def resolve(
     group: str | None = None,
     timeout: float | None = None,
 ) -> Config:
+    for name, value in (("url", url), ("api_key", api_key), ("group", group)):
+        optional_text(name, value)
     path = Path(env.get("MODELYARD_HOME") or "~/.modelyard").expanduser() / "credentials"
     found = _credentials(path)
     address = url or env.get("MODELYARD_URL") or found.get("url")
@@ -90,12 +93,17 @@ def _same_host(url: str, other: str | None) -> bool:
 
 
 def _seconds(given: float | None, variable: str | None) -> float:
-    if given is None and not variable:
+    if given is not None:
+        return _positive(number("timeout", given))
+    if not variable:
         return DEFAULT_TIMEOUT_S
     try:
-        seconds = float(variable or "") if given is None else float(given)
+        return _positive(float(variable))
     except ValueError:
         raise ConfigurationError(f"MODELYARD_TIMEOUT {variable!r} is not a number") from None
+
+
+def _positive(seconds: float) -> float:
     if not seconds > 0:
         raise ConfigurationError(f"timeout must be more than 0 seconds, not {seconds}")
     return seconds
