@@ -2,12 +2,17 @@ from collections.abc import Sequence
 
 from registry.kit.errors import Kind, ServiceError
 
+_HOW_TO_ADD = (
+    "none yet; add one with `modelyard models add NAME PATH`, or without PATH where Modelyard can "
+    "fetch it, such as smollm2-135m-instruct"
+)
+
 
 class ModelNotFound(ServiceError):
     kind = Kind.not_found
 
     def __init__(self, name: str, *, known: Sequence[str]) -> None:
-        have = ", ".join(known) or "none yet; add one with `modelyard models add NAME PATH`"
+        have = ", ".join(known) or _HOW_TO_ADD
         super().__init__(f"no base model named {name!r}; this service has: {have}")
 
 

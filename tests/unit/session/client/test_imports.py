@@ -1,5 +1,6 @@
 """What a user pays for `import modelyard`."""
 
+import pickle
 import subprocess
 import sys
 
@@ -21,3 +22,11 @@ def test_the_client_imports_nothing_heavy() -> None:
 
 def test_every_exported_name_exists() -> None:
     assert [name for name in modelyard.__all__ if not hasattr(modelyard, name)] == []
+
+
+def test_exported_errors_print_as_they_are_imported() -> None:
+    assert {item.__module__ for item in vars(modelyard).values() if isinstance(item, type)} == {
+        "modelyard"
+    }
+    error = pickle.loads(pickle.dumps(modelyard.InvalidInput("x")))
+    assert (type(error), str(error)) == (modelyard.InvalidInput, "x")
