@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -51,15 +53,21 @@ def show_fields(fields: Row, *, as_json: bool) -> None:
 
 
 @contextmanager
-def waiting(line: str) -> Iterator[None]:
-    """A spinner for a person; one plain line for a log."""
+def waiting(line: str, *, interrupted: str) -> Iterator[None]:
+    """A spinner with a clock for a person; one plain line for a log. Ctrl-C ends the waiting alone,
+    which `interrupted` says."""
     console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     if not console.is_terminal:
         note(line)
-        yield
-        return
-    with console.status(Text(line)):
-        yield
+    try:
+        with progress:
+            progress.add_task(escape(line), total=None)
+            yield
+    except KeyboardInterrupt:
+        note(interrupted)
+        raise
 
 
 def _stdout() -> Console:
