@@ -7,7 +7,7 @@ from session.cli.service import Service
 from session.client.sessions import session_path
 
 app = typer.Typer(no_args_is_help=True, help="Training sessions.")
-_COLUMNS = ("id", "name", "status", "base_model", "group", "step", "last_active_at")
+_COLUMNS = ("name", "status", "base_model", "group", "step", "last_active_at")
 _POLL_S = 20
 Named = Annotated[str, typer.Argument(metavar="SESSION", help="A session's name or id.")]
 
