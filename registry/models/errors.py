@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from pathlib import Path
 
 from registry.kit.errors import Kind, ServiceError
 
@@ -47,6 +48,11 @@ class ModelFileChanged(ServiceError):
     kind = Kind.unavailable
 
     def __init__(self, name: str, file: str) -> None:
-        super().__init__(
-            f"file {file!r} of base model {name!r} is missing or no longer what was registered"
-        )
+        super().__init__(f"base model {name!r} is no longer what was registered: {file}")
+
+
+class ModelFileMissing(ServiceError):
+    kind = Kind.unavailable
+
+    def __init__(self, name: str, path: Path) -> None:
+        super().__init__(f"base model {name!r} cannot be read: {path} is missing")

@@ -228,8 +228,9 @@ class SessionRunner:
                 "seed": body.lora.seed,
             }
         )
+        base = await self._context.bases.ready(self._base.name)
         await self._context.engine.drop(self._id)  # what an attempt left that storage cut short
-        await self._context.engine.create_model(self._id, base=self._base, lora=lora)
+        await self._context.engine.create_model(self._id, base=base, lora=lora)
         if body.source is None:
             return Outcome(wire.Result())
         return await self._load(body.source, with_optimizer=body.with_optimizer)
