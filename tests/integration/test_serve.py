@@ -141,6 +141,27 @@ def test_a_terminal_s_interrupt_reaches_the_worker_through_serve_alone(tmp_path:
         assert is_gone(worker)
 
 
+def test_a_log_that_nobody_reads_any_more_stops_nothing(tmp_path: Path) -> None:
+    """The reader of standard error ends; then the worker dies, which is to be logged."""
+    home, output = tmp_path / "home", tmp_path / "output"
+    reader, writer = os.pipe()
+    with output.open("wb") as stdout:
+        command = [*MODELYARD, "serve", "--port", "0"]
+        process = subprocess.Popen(command, env=environment(home), stdout=stdout, stderr=writer)
+    os.close(writer)
+    try:
+        service = Service(home, process, output)
+        before = service.worker_pid()
+        os.close(reader)
+        service.kill_worker()
+        eventually(lambda: is_gone(before) and service.worker_pid() != before)
+        assert httpx.get(f"{service.url}/healthz", trust_env=False).status_code == 200
+        assert service.stop() in (0, 120)  # 120: Python could not write out its standard error
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_serve_that_is_killed_leaves_no_process_and_no_lock(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with serving(home) as service:
