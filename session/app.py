@@ -11,7 +11,7 @@ from fastapi_offline import FastAPIOffline
 import registry.api.deployments
 import registry.api.rest
 from registry.api.auth import require_permissions
-from registry.kit.rest import BodyLimit, add_error_handlers
+from registry.kit.rest import BodyLimit, HeadAsGet, add_error_handlers
 from registry.kit.stopping import AnswersWhenStopping
 from registry.settings import Settings
 from session.api import openai, rest
@@ -43,6 +43,7 @@ def create_app(settings: Settings, *, stopping: asyncio.Event | None = None) -> 
     )
     add_error_handlers(app)
     app.add_middleware(BodyLimit, most=settings.limits.body_bytes)
+    app.add_middleware(HeadAsGet)
     if stopping is not None:
         app.add_middleware(AnswersWhenStopping, stopping=stopping)
     for router in (registry.api.rest.router, registry.api.deployments.router, rest.router):
