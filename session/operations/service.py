@@ -8,6 +8,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor
+from registry.artifacts.errors import CorruptArtifact
 from registry.artifacts.store import BlobStore
 from registry.kit.clock import now
 from registry.kit.ids import new_id
@@ -71,6 +72,8 @@ async def load_body(store: BlobStore, operation: Operation) -> wire.Body:
     if packed is None:
         assert operation.body_key is not None
         packed = await store.read(operation.body_key)
+        if sha256(packed).hexdigest() != operation.body_hash:
+            raise CorruptArtifact(operation.body_key, "it is not the body that was accepted")
     return wire.unpack(packed, wire.Body)  # type: ignore[arg-type]  # a union is no class
 
 

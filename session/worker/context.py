@@ -10,6 +10,7 @@ from typing import TypeVar
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from registry.artifacts.errors import BlobNotFound, CorruptArtifact
 from registry.artifacts.store import BlobStore
 from registry.kit.db import AWAY, Database
 from registry.kit.errors import Kind, ServiceError
@@ -98,6 +99,19 @@ def failure(error: Exception) -> wire.Failure:
             return wire.Failure(Kind.unavailable, f"storage: {reason}")
         case _:
             return wire.Failure(Kind.internal, "unexpected error; the worker's log has it")
+
+
+def is_away(error: Exception) -> bool:
+    """What storage raises that is not there for now. The local store's objects, and the files of
+    a base, are missing one by one while their disk is."""
+    if isinstance(error, ServiceError):
+        return error.kind == Kind.unavailable or isinstance(error, BlobNotFound)
+    return isinstance(error, OSError)
+
+
+def can_be_repaired(error: Exception) -> bool:
+    """What an operator can put right: storage that is away, or holds other bytes than it did."""
+    return is_away(error) or isinstance(error, CorruptArtifact)
 
 
 class Adapters:

@@ -1,9 +1,11 @@
 """One session on this worker: bring it back from its log, then run what comes, in order."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from time import monotonic
+from typing import TypeVar
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -23,15 +25,19 @@ from session.operations.model import Operation, OperationStatus
 from session.operations.repository import LogRepository
 from session.sampling.model import SamplerWeights
 from session.sampling.repository import forget_weights
-from session.worker.context import Context, failure
+from session.worker.context import Context, can_be_repaired, failure
 from session.worker.saving import SavePlan, Saver, plan_id
 from session.worker.training import Outcome, Training
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 _REPLAY_PAGE = 100
 _POLL_S = 1.0
 _REPORT_S = 10.0
-_STORAGE_PAUSE_S = 2.0
+_STORAGE_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 15.0
+_PATIENCE_S = 60.0  # with what a session that is to stop needs for its end
 _GRADIENT = "forward_backward"
 _CLEARING = ("optim_step", "load")
 
@@ -41,6 +47,13 @@ class ReplayDiverged(ServiceError):
 
     def __init__(self, operation: Operation) -> None:
         super().__init__(f"operation {operation.number} failed once and completes now")
+
+
+class Unrestorable(ServiceError):
+    """Raised only for a session that is to stop: any other waits until it is repaired."""
+
+    def __init__(self, operation: Operation, why: str) -> None:
+        super().__init__(f"it could not be restored: operation {operation.number}: {why}")
 
 
 class SessionRunner:
@@ -70,6 +83,8 @@ class SessionRunner:
             await self._replay(session)
             while await self._one():
                 pass
+        except Unrestorable as error:
+            await self._end(Status.stopped, why=error.message)
         except Exception as error:  # the worker's edge: one session, not all
             log.error("session.failed", session=self._id, exc_info=error)
             await self._end(Status.failed, why=failure(error).message)
@@ -91,9 +106,9 @@ class SessionRunner:
             for operation in page:
                 last = operation.number
                 if operation.is_final:
-                    await self._redo_surely(operation)
+                    await self._patiently(operation, partial(self._redo, operation))
                 else:
-                    await self._run(operation)
+                    await self._run(operation, is_replay=True)
                 if monotonic() - reported > _REPORT_S:
                     reported = monotonic()
                     log.info("session.replaying", session=self._id, done=last + 1, of=self._next)
@@ -114,19 +129,36 @@ class SessionRunner:
             )
         )
 
-    async def _redo_surely(self, operation: Operation) -> None:
-        """Files are read before the model changes, so storage that is away is waited for."""
+    async def _patiently(self, operation: Operation, work: Callable[[], Awaitable[T]]) -> T:
+        """Again until storage gives what `work` needs: it reads before it changes the model.
+
+        The log outlives what an operator can repair, so no session is failed for it.
+        """
+        began, pause = monotonic(), _STORAGE_PAUSE_S
         while True:
             try:
-                return await self._redo(operation)
-            except OSError as error:
-                log.warning("replay.waits", operation=operation.id, reason=failure(error).message)
-                await asyncio.sleep(_STORAGE_PAUSE_S)
+                return await work()
+            except Exception as error:
+                if not can_be_repaired(error):
+                    raise
+                why = failure(error).message
+            where = {"session": self._id, "operation": operation.number}
+            log.warning("replay.waits", **where, reason=why, again_in_s=pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            if monotonic() - began > _PATIENCE_S and await self._is_stopping():
+                raise Unrestorable(operation, why)
+
+    async def _is_stopping(self) -> bool:
+        return (await self._session()).status == Status.stopping
+
+    async def _body(self, operation: Operation) -> wire.Body:
+        return await operations.load_body(self._context.store, operation)
 
     async def _redo(self, operation: Operation) -> None:
         if operation.status == OperationStatus.failed:
             return await self._refail(operation)
-        body = await operations.load_body(self._context.store, operation)
+        body = await self._body(operation)
         match body:
             case wire.Forward():
                 return
@@ -148,10 +180,12 @@ class SessionRunner:
             return await self._training.poison()
         assert operation.error is not None
         if operation.kind in _CLEARING and operation.error["kind"] == Kind.invalid:
-            body = await operations.load_body(self._context.store, operation)
+            body = await self._body(operation)
             try:
                 await self._perform(operation, body)
-            except (EngineError, ServiceError):
+            except (EngineError, ServiceError) as error:
+                if can_be_repaired(error):
+                    raise
                 return
             raise ReplayDiverged(operation)
 
@@ -183,10 +217,11 @@ class SessionRunner:
         await self._context.engine.drop(self._id)
         return True
 
-    async def _run(self, operation: Operation) -> None:
+    async def _run(self, operation: Operation, *, is_replay: bool = False) -> None:
         try:
-            body = await operations.load_body(self._context.store, operation)
-            outcome = await self._perform(operation, body)
+            outcome = await (self._again if is_replay else self._try)(operation)
+        except Unrestorable:
+            raise
         except Exception as error:  # the worker's edge: reported and logged
             if not isinstance(error, EngineError | ServiceError):
                 log.error("operation.failed", operation=operation.id, exc_info=error)
@@ -198,6 +233,17 @@ class SessionRunner:
                 await self._settle(outcome)
                 await self._complete(operation, outcome)
         self._context.done.announce(operation.id)
+
+    async def _try(self, operation: Operation) -> Outcome | None:
+        return await self._perform(operation, await self._body(operation))
+
+    async def _again(self, operation: Operation) -> Outcome | None:
+        """Begun by a worker that is gone. What a replay waits for fails none of it: neither its
+        body, nor what a session begins with."""
+        if operation.number == 0:
+            return await self._patiently(operation, lambda: self._try(operation))
+        body = await self._patiently(operation, lambda: self._body(operation))
+        return await self._perform(operation, body)
 
     async def _perform(self, operation: Operation, body: wire.Body) -> Outcome | None:
         """None where a save goes on by itself and completes its operation later."""
@@ -324,7 +370,8 @@ class SessionRunner:
             session = await WorkerRepository(db).require(self._id, lock=True)
             if session.is_live:
                 session.move(status, error=why)
-            await operations.skip_open(db, session, why=f"the session is {status}")
+            ended = f"the session {'failed' if status == Status.failed else f'is {status}'}"
+            await operations.skip_open(db, session, why=f"{ended}: {why}" if why else ended)
             return await forget_weights(db, self._id)
 
         await self._saver.settled()

@@ -6,19 +6,23 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from session.engine.port import AdamParams, EngineError, StepResult
+from session.worker import runner
 from session.worker.context import Context
 from session.worker.process import Worker
 from support.engines import FakeEngine
 from support.hosted import Hosted, hosted
 from support.tiny import tiny_model
+from support.waiting import until as eventually
 
 TOKENS = {"dtype": "int64", "data": [5, 6, 7]}
 DATA = [{"tokens": TOKENS, "inputs": {"target_tokens": TOKENS}}]
 FORWARD_BACKWARD = {"type": "forward_backward", "data": DATA}
 STEP = {"type": "optim_step"}
 SAVE = {"type": "save", "kind": "state"}
+MANY = {**FORWARD_BACKWARD, "data": DATA * 2000}  # so large that its body lies in the store
 
 
 @pytest.fixture
@@ -103,8 +107,7 @@ async def test_a_poisoned_gradient_is_poisoned_again_by_a_replay(
 async def test_a_batch_whose_body_is_lost_poisons_the_step(
     service: Hosted, client: httpx.AsyncClient
 ) -> None:
-    many = {**FORWARD_BACKWARD, "data": DATA * 2000}
-    parked = await submit(client, 2, many)
+    parked = await submit(client, 2, MANY)
     (lost,) = [key for key in await service.store.keys("") if "/bodies/" in key]
     await service.store.delete(lost)
     await do(client, 1, FORWARD_BACKWARD)
@@ -125,7 +128,9 @@ async def test_a_replay_that_comes_out_otherwise_ends_the_session(
     assert (await do(client, 2, STEP))["status"] == "failed"
     worker, _ = await succeed(service, tmp_path)
     late = await submit(client, 3, STEP)
-    assert (await ended(client, late))["status"] == "skipped"
+    skipped = await ended(client, late)
+    why = "the session failed: operation 2 failed once and completes now"
+    assert (skipped["status"], skipped["error"]["message"]) == ("skipped", why)
     shown = (await client.get("/v1/sessions/s1")).json()
     assert shown["status"] == "failed"
     assert shown["error"] == "operation 2 failed once and completes now"
@@ -155,6 +160,71 @@ async def test_a_missing_base_is_named_with_its_path(
     merged = await do(client, 1, {"type": "save", "kind": "merged"})
     missing = f"base model 'tiny' cannot be read: {tmp_path / 'tiny'} is missing"
     assert merged["error"] == {"kind": "unavailable", "message": missing}
+
+
+@pytest.mark.parametrize("away", ["tiny", "home/objects"])
+async def test_a_replay_waits_for_storage_that_is_away(
+    service: Hosted,
+    client: httpx.AsyncClient,
+    tmp_path: Path,
+    away: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "_STORAGE_PAUSE_S", 0.05)
+    await do(client, 1, MANY)
+    await do(client, 2, STEP)
+    (tmp_path / away).rename(tmp_path / "aside")
+    with capture_logs() as logs:
+        worker, _ = await succeed(service, tmp_path)
+        step = await submit(client, 3, FORWARD_BACKWARD)
+        await eventually(lambda: any(each["event"] == "replay.waits" for each in logs))
+        shown = (await client.get("/v1/sessions/s1")).json()
+        assert (shown["status"], shown["restoring"]) == ("running", True)
+        (tmp_path / "aside").rename(tmp_path / away)
+        assert (await ended(client, step))["status"] == "completed"
+    await worker.close()
+
+
+@pytest.mark.parametrize("damaged", ["base", "body"])
+async def test_a_replay_waits_until_what_changed_is_repaired(
+    service: Hosted,
+    client: httpx.AsyncClient,
+    tmp_path: Path,
+    damaged: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "_STORAGE_PAUSE_S", 0.05)
+    await do(client, 1, MANY)
+    (body,) = [key for key in await service.store.keys("") if "/bodies/" in key]
+    place = f"home/objects/{body}" if damaged == "body" else "tiny/model.safetensors"
+    path = tmp_path / place
+    good = path.read_bytes()
+    change(path)
+    with capture_logs() as logs:
+        worker, _ = await succeed(service, tmp_path)
+        await eventually(lambda: any(each["event"] == "replay.waits" for each in logs))
+    reason = next(each["reason"] for each in logs if each["event"] == "replay.waits")
+    assert path.name in reason
+    path.write_bytes(good)
+    assert (await do(client, 2, STEP))["result"]["metrics"]["step"] == 1
+    await worker.close()
+
+
+async def test_a_session_that_cannot_be_restored_can_be_stopped(
+    service: Hosted, client: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_STORAGE_PAUSE_S", 0.05)
+    monkeypatch.setattr(runner, "_PATIENCE_S", 0.0)
+    (tmp_path / "tiny").rename(tmp_path / "aside")
+    worker, _ = await succeed(service, tmp_path)
+    late = await submit(client, 1, SAVE)
+    await client.post("/v1/sessions/s1/stop")
+    skipped = await ended(client, late)
+    why = f"operation 0: base model 'tiny' cannot be read: {tmp_path / 'tiny'} is missing"
+    assert skipped["status"] == "skipped"
+    assert skipped["error"]["message"].endswith(f"it could not be restored: {why}")
+    assert (await client.get("/v1/sessions/s1")).json()["status"] == "stopped"
+    await worker.close()
 
 
 def change(path: Path) -> None:
