@@ -293,7 +293,7 @@ class SessionRunner:
         async with on_disk(
             self._context.store, found.parts(*folders), self._context.workdir
         ) as files:
-            await self._context.engine.load(self._id, files, with_optimizer=with_optimizer)
+            await self._training.load(files, with_optimizer=with_optimizer)
         step = package.step if with_optimizer else None
         return Outcome(wire.Result(version=str(ref)), step=step)
 

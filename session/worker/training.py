@@ -3,10 +3,22 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from registry.usage.model import Category
 from session import wire
-from session.engine.port import AdamParams, Datum, Engine, EngineError, Loss, LossOutput
+from session.engine.port import (
+    AdamParams,
+    Datum,
+    Engine,
+    EngineError,
+    Loss,
+    LossOutput,
+    NonFiniteGradient,
+    PoisonedGradient,
+)
+
+_OF_A_SAVE = ("loss", "loss_per_token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +84,33 @@ class Training:
             return
 
     async def optim_step(self, body: wire.OptimStep) -> Outcome:
+        """The tally goes with the gradient: a refusal that keeps the one keeps the other."""
         _check_adam(body)
-        tally, self.tally = self.tally, Tally()
-        done = await self._engine.optim_step(self._id, _adam(body))
+        try:
+            done = await self._engine.optim_step(self._id, _adam(body))
+        except (PoisonedGradient, NonFiniteGradient):
+            self.tally = Tally()
+            raise
         measured = {
-            **tally.measured(),
+            **self.tally.measured(),
             "grad_norm": done.grad_norm,
             "learning_rate": body.learning_rate,
         }
-        self.last_measured = {name: measured[name] for name in ("loss", "loss_per_token")}
+        self.tally = Tally()
         metrics = {**measured, **done.metrics, "step": float(done.step)}
         kept = {name: value for name, value in measured.items() if math.isfinite(value)}
+        self.last_measured = {name: kept[name] for name in _OF_A_SAVE if name in kept}
         return Outcome(wire.Result(metrics=metrics), step=done.step, measured=kept)
 
     async def clear_gradient(self, body: wire.ClearGradient) -> Outcome:
-        self.tally = Tally()
         await self._engine.clear_gradient(self._id)
+        self.tally = Tally()
         return Outcome(wire.Result())
+
+    async def load(self, source: Path, *, with_optimizer: bool) -> None:
+        """A gradient that comes with the weights is of batches that this tally never saw."""
+        self.tally = Tally()  # first: a load that fails has cleared the gradient too
+        await self._engine.load(self._id, source, with_optimizer=with_optimizer)
 
 
 def _data(data: Sequence[wire.Datum]) -> list[Datum]:

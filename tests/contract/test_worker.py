@@ -104,6 +104,28 @@ async def test_a_poisoned_gradient_is_poisoned_again_by_a_replay(
     await worker.close()
 
 
+async def test_what_was_measured_goes_with_the_gradient(
+    service: Hosted, client: httpx.AsyncClient
+) -> None:
+    """A refused step keeps both, a poisoned step and a load clear both."""
+    await do(client, 1, SAVE)
+    await do(client, 2, FORWARD_BACKWARD)
+    assert (await do(client, 3, {**STEP, "beta1": 2.0}))["status"] == "failed"
+    stepped = (await do(client, 4, STEP))["result"]["metrics"]
+    assert (stepped["loss"], stepped["tokens"], stepped["loss_per_token"]) == (3.0, 3.0, 1.0)
+
+    await do(client, 5, FORWARD_BACKWARD)
+    await do(client, 6, {**FORWARD_BACKWARD, "data": []})
+    assert (await do(client, 7, STEP))["status"] == "failed"
+    await do(client, 8, FORWARD_BACKWARD)
+    assert (await do(client, 9, STEP))["result"]["metrics"]["tokens"] == 3.0
+
+    await do(client, 10, FORWARD_BACKWARD)
+    await do(client, 11, {"type": "load", "source": "g1@1"})
+    await do(client, 12, FORWARD_BACKWARD)
+    assert (await do(client, 13, STEP))["result"]["metrics"]["tokens"] == 3.0
+
+
 async def test_a_batch_whose_body_is_lost_poisons_the_step(
     service: Hosted, client: httpx.AsyncClient
 ) -> None:
