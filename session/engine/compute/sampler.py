@@ -20,7 +20,11 @@ from session.engine.port import EngineError, SampleChunk, SampleRequest
 
 # Tokens decoded beyond a stop string's bytes: some decoders treat the first one specially.
 MARGIN = 8
+_BROKEN = "\N{REPLACEMENT CHARACTER}"
 MAX_SAMPLES = 1024  # of one prompt: its cache is held once for each
+
+MIN_TEMPERATURE = 1e-6
+"""A lower one counts as this: the likeliest token but for ties, and finite in float32."""
 
 
 @dataclass
@@ -101,7 +105,7 @@ def _draw(
 ) -> list[SampleChunk]:
     if not torch.isfinite(logits_NV).all():
         raise EngineError("the model's logits are not finite: its weights have diverged")
-    temperature = request.temperature or 1.0
+    temperature = max(request.temperature, MIN_TEMPERATURE) if request.temperature else 1.0
     peak_N1 = logits_NV.max(-1, keepdim=True).values
     logprobs_NV = ((logits_NV - peak_N1) / temperature).log_softmax(-1)
     if request.temperature == 0:
@@ -127,10 +131,9 @@ def filter_logprobs(logprobs_NV: Tensor, request: SampleRequest) -> Tensor:
         logprobs_NV = logprobs_NV.masked_fill(logprobs_NV < kth_N1, -math.inf)
     if request.top_p < 1.0:
         sorted_NV, order_NV = logprobs_NV.softmax(-1).sort(dim=-1, descending=True, stable=True)
-        before_NV = sorted_NV.cumsum(-1) - sorted_NV
-        outside_NV = torch.zeros_like(order_NV, dtype=torch.bool).scatter(
-            -1, order_NV, before_NV >= request.top_p
-        )
+        surplus_NV = sorted_NV.cumsum(-1) - sorted_NV >= request.top_p
+        surplus_NV[:, 0] = False  # float32 knows no 1e-46: the likeliest stays, whatever top-p is
+        outside_NV = torch.zeros_like(surplus_NV).scatter(-1, order_NV, surplus_NV)
         logprobs_NV = logprobs_NV.masked_fill(outside_NV, -math.inf)
     return logprobs_NV
 
@@ -143,11 +146,16 @@ def _stop_reason(base: BaseModel, sample: Sample, request: SampleRequest) -> str
 
 
 def _has_stop_string(base: BaseModel, tokens: list[int], stops: tuple[str, ...]) -> bool:
-    """Whether the end of the text holds one. Every token brings a byte at least."""
+    """Whether the end of the text holds one. Every token brings a byte at least.
+
+    What begins or ends as U+FFFD is a character of which a part is missing, and no text yet."""
     if not stops:
         return False
     reach = max(len(stop.encode()) for stop in stops) + MARGIN
     text = base.tokenizer.decode(tokens[-reach:], skip_special_tokens=False)
+    text = text.rstrip(_BROKEN)
+    if len(tokens) > reach:
+        text = text.lstrip(_BROKEN)
     return any(stop in text for stop in stops)
 
 

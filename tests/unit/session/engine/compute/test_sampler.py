@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from session.engine.compute import weights
 from session.engine.compute.engine import Compute
 from session.engine.compute.model import BaseModel
-from session.engine.compute.sampler import filter_logprobs
+from session.engine.compute.sampler import _has_stop_string, filter_logprobs
 from session.engine.port import BaseRef, Datum, EngineError, Loss, SampleRequest
 from support.tiny import ADAM, LORA, tiny_datum
 
@@ -121,6 +121,16 @@ def test_a_temperature_divides_the_logits(compute: Compute, ref: BaseRef) -> Non
     assert plain.logprobs[0] == pytest.approx(float(logits.log_softmax(-1).max()), abs=1e-4)
 
 
+@pytest.mark.parametrize("settings", [{"temperature": 5e-324}, {"top_p": 1e-46}])
+def test_the_smallest_numbers_choose_the_likeliest_token(
+    compute: Compute, ref: BaseRef, settings: dict[str, float]
+) -> None:
+    (greedy,) = sample(compute, ref, temperature=0.0)
+    for found in sample(compute, ref, n=2, **settings):
+        assert found.tokens == greedy.tokens
+        assert np.isfinite(found.logprobs).all()
+
+
 def test_the_seed_decides_the_tokens_and_every_sample_has_its_own(
     compute: Compute, ref: BaseRef
 ) -> None:
@@ -147,6 +157,7 @@ def test_samples_follow_the_distribution(compute: Compute, ref: BaseRef) -> None
         ({"top_p": 0.3}, [True, False, False, False]),
         ({"top_p": 0.71}, [True, True, True, False]),
         ({"top_p": 1e-9}, [True, False, False, False]),
+        ({"top_p": 1e-46}, [True, False, False, False]),
         ({"top_k": 2, "top_p": 0.6}, [True, True, False, False]),
         ({"top_k": 9}, [True, True, True, True]),
     ],
@@ -192,6 +203,22 @@ def test_a_stop_string_may_span_tokens(compute: Compute, ref: BaseRef, base: Bas
     (found,) = sample(compute, ref, seed=11, stop_strings=("never in it", stop))
     assert found.tokens == free.tokens[: cut + 1]
     assert found.reason == "stop"
+
+
+def test_half_a_character_is_no_stop_string(base: BaseModel) -> None:
+    def tokens(text: str) -> list[int]:
+        return list(base.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def stops(text: list[int], stop: str = "\ufffd") -> bool:
+        return _has_stop_string(base, text, (stop,))
+
+    tower, letter = tokens("🗼"), tokens("x")
+    assert len(tower) == 4  # a byte each
+    assert not any(stops(letter * 8 + tower[:length]) for length in range(5))
+    assert not any(stops(tower * 3 + letter * length) for length in range(12))
+    assert stops(letter + tower[:2] + letter)  # it never became a character
+    assert stops(letter + tower + letter, stop="🗼x")
+    assert stops(tokens("x\ufffdx"))
 
 
 def test_a_stop_string_may_be_longer_than_the_text(compute: Compute, ref: BaseRef) -> None:
