@@ -22,12 +22,12 @@ from registry.api.auth import Member, Viewer
 from registry.deployments import service as deployments
 from registry.kit.db import Database
 from session.api.openai_answers import Draw
-from session.api.openai_errors import ModelNotFound, OpenAIRoute
+from session.api.openai_errors import ModelFilesMissing, ModelNotFound, OpenAIRoute
 from session.api.openai_generation import answer, model_card
 from session.api.openai_proxy import Proxy, connect
 from session.api.openai_schemas import ChatRequest, TextRequest
 from session.engine.port import SampleChunk, Tokens
-from session.sampling.chat import chat_tokenizer
+from session.sampling.chat import ChatTokenizer, chat_tokenizer
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,18 @@ async def _complete(
             stop=draw.stop,
         )
 
-    chat = await asyncio.to_thread(chat_tokenizer, resolved.directory)
+    chat = await _chat(body.model, resolved)
     return await answer(
         http, body, chat=chat, context_length=resolved.context_length, generate=generate
     )
+
+
+async def _chat(model: str, resolved: Resolved) -> ChatTokenizer:
+    """A directory that was moved or is not mounted may come back: nothing is wrong with the ask."""
+    try:
+        return await asyncio.to_thread(chat_tokenizer, resolved.directory)
+    except OSError as error:
+        raise ModelFilesMissing(model, error.strerror or type(error).__name__) from error
 
 
 async def _cards(http: Request, actor: Actor) -> list[dict[str, Any]]:

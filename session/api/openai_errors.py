@@ -9,7 +9,10 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from registry.kit.db import AWAY
 from registry.kit.errors import Kind, ServiceError
+from registry.kit.rest import database_away, unexpected
+from registry.kit.text import printable
 
 STATUS: Mapping[Kind, tuple[int, str]] = {
     Kind.malformed: (400, "invalid_request_error"),
@@ -55,12 +58,20 @@ class ModelNotFound(ServiceError):
         super().__init__(f"the model {model!r} does not exist")
 
 
+class ModelFilesMissing(ServiceError):
+    kind = Kind.unavailable
+    param = "model"
+
+    def __init__(self, model: str, reason: str) -> None:
+        super().__init__(f"the files of the base model of {model!r} cannot be read: {reason}")
+
+
 def error_body(error: ServiceError) -> dict[str, Any]:
     """`param` and `code` are null where the error does not know them."""
     param = "model" if error.kind == Kind.not_found else None
     return {
         "error": {
-            "message": error.message,
+            "message": printable(error.message),
             "type": STATUS[error.kind][1],
             "param": getattr(error, "param", param),
             "code": getattr(error, "code", _CODES.get(error.kind)),
@@ -75,7 +86,7 @@ def error_answer(error: ServiceError) -> JSONResponse:
 
 
 class OpenAIRoute(APIRoute):
-    """A route whose every expected error, that of its dependencies too, has OpenAI's shape."""
+    """A route whose every error, that of its dependencies too, has OpenAI's shape."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -90,6 +101,10 @@ class OpenAIRoute(APIRoute):
             except HTTPException as error:  # of the body: too large, or not readable
                 told = InvalidRequest("body", error.detail)
                 return JSONResponse(error_body(told), error.status_code)
+            except AWAY as error:
+                return error_answer(await database_away(request, error))
+            except Exception as error:  # noqa: BLE001 - the edge, which logs it
+                return error_answer(await unexpected(request, error))
 
         return translated
 

@@ -125,7 +125,9 @@ class Proxy:
         yield sse(error_body(ServingEnded(self.route.name)))
 
     def _payload(self, answer: httpx.Response) -> dict[str, Any]:
-        """A process answers an error that it did not expect in plain text."""
+        """Of an error that it did not expect, a process says no more than that."""
+        if answer.status_code == 500:
+            raise ServingFailed(self.route.name)
         try:
             payload: dict[str, Any] = answer.json()
         except ValueError:

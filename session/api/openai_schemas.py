@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from registry.kit.text import NOT_UNICODE, broken_text
 from session.api.openai_errors import InvalidRequest
 
 _DROPPED = frozenset(
@@ -75,6 +76,9 @@ class Completion(BaseModel):
     def _known(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
+        broken = broken_text(data)
+        if broken is not None:
+            raise InvalidRequest(broken or "body", NOT_UNICODE)
         for name in _UNSUPPORTED.keys() & data.keys():
             if data[name] is not None and data[name] not in _UNSUPPORTED[name]:
                 raise InvalidRequest(name, "this is not supported")
@@ -108,8 +112,11 @@ class Function(BaseModel):
     @field_validator("arguments")
     @classmethod
     def _an_object(cls, text: str) -> str:
-        if not isinstance(json.loads(text), dict):
+        document = json.loads(text)
+        if not isinstance(document, dict):
             raise ValueError("not a JSON object")
+        if broken_text(document) is not None:
+            raise ValueError(NOT_UNICODE)
         return text
 
 

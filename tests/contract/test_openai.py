@@ -310,6 +310,23 @@ def test_a_model_that_cannot_answer_says_why(
         service.client.chat.completions.create(model=model, messages=ASK)
 
 
+def test_a_base_model_whose_files_are_away_is_named(service: Service) -> None:
+    service.script.directory.rename(service.folder / "moved")
+    with pytest.raises(openai.InternalServerError, match="base model of 'my-session'") as caught:
+        service.client.chat.completions.create(model="my-session", messages=ASK)
+    assert caught.value.status_code == 503
+    assert (caught.value.type, caught.value.param) == ("server_error", "model")
+
+
+def test_a_fault_of_ours_has_openais_shape_too(service: Service) -> None:
+    service.script.fails_after, service.script.error = 0, RuntimeError
+    create: Any = service.client.chat.completions.create
+    for stream in (True, False):
+        with pytest.raises(openai.InternalServerError, match="unexpected error") as caught:
+            create(model="my-session", messages=ASK, stream=stream)
+        assert (caught.value.status_code, caught.value.type) == (500, "server_error")
+
+
 def test_who_may_ask(service: Service) -> None:
     with pytest.raises(openai.AuthenticationError) as unknown:
         service.client_of("my-wrong").models.list()
@@ -331,6 +348,12 @@ def test_who_may_ask(service: Service) -> None:
             json.dumps({"model": "live", "messages": ASK, "logit_bias": {"1": 2}}).encode(),
             "logit_bias",
         ),
+        (
+            rb'{"model": "live", "messages": [{"role": "user", "content": "\ud800"}]}',
+            "messages.0.content",
+        ),
+        (rb'{"model": "\udc00", "messages": []}', "model"),
+        (rb'{"model": "live", "messages": [], "\udc00": 1}', "body"),
     ],
 )
 def test_a_bad_body_names_the_field(service: Service, body: bytes, param: str) -> None:

@@ -32,8 +32,10 @@ def serve_model(
     threads: Annotated[int | None, typer.Option(min=1)] = None,
 ) -> None:
     """Serve one directory of merged weights; `serve` starts these for its deployments."""
+    from session.cli import logs
     from session.serving.main import serve_model as run
 
+    logs.configure()
     run(
         directory,
         served_name=served_name,

@@ -32,6 +32,35 @@ def test_what_cannot_be_kept_is_refused_by_name(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"messages": [{"role": "user", "content": "a\ud800"}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "name": "\udc00", "content": ""}]}, "messages.0.name"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "\ud800"}]}]},
+            "messages.0.content.0.text",
+        ),
+        ({"stop": ["a", "\ud800"]}, "stop.1"),
+        ({"tools": [{"function": {"name": "\ud800"}}]}, "tools.0.function.name"),
+        ({"model": "\ud800"}, "model"),
+        ({"\ud800": 1}, "body"),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused_by_name(given: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest, match="not Unicode") as caught:
+        ChatRequest.model_validate({**HI, **given})
+    assert caught.value.param == param
+
+
+def test_a_prompt_and_the_arguments_of_a_call_are_unicode() -> None:
+    with pytest.raises(InvalidRequest, match=r"^prompt: .*not Unicode"):
+        TextRequest.model_validate({"model": "m", "prompt": "\ud800"})
+    call = {"id": "c", "function": {"name": "f", "arguments": r'{"a": "\ud800"}'}}
+    with pytest.raises(ValidationError, match="not Unicode"):
+        ChatMessage.model_validate({"role": "assistant", "tool_calls": [call]})
+
+
+@pytest.mark.parametrize(
     "given",
     [
         {"response_format": {"type": "text"}, "top_logprobs": 0, "modalities": ["text"]},
