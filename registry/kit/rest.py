@@ -1,5 +1,6 @@
 """FastAPI pieces shared by every router: transactions, and problem+json for every error."""
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any
@@ -94,6 +95,18 @@ class Form(BaseModel):
         if field is not None:
             raise BrokenText(field)
         return data
+
+
+def require_unicode(raw: bytes) -> None:
+    """Of JSON that Pydantic will not read. Other faults of it are left to who does."""
+    if rb"\ud" not in raw.lower():
+        return
+    try:
+        field = broken_text(json.loads(raw))
+    except (ValueError, RecursionError):
+        return
+    if field is not None:
+        raise BrokenText(field)
 
 
 def problem(

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Query, Request, Response
 from registry.api.auth import Member, Viewer
 from registry.artifacts.store import BlobStore
 from registry.kit.db import Database
-from registry.kit.rest import Db, ReadDb
+from registry.kit.rest import Db, ReadDb, require_unicode
 from registry.packages.service import PackageRef
 from session import wire
 from session.api.samples import take_samples
@@ -120,7 +120,8 @@ async def submit(request: Request, actor: Member, name: str) -> Response:
     database: Database = state.database
     store: BlobStore = state.store
     channel: WorkerChannel = state.channel
-    form = operations.read_submission(await request.body(), json=_is_json(request))
+    raw, json = await _body(request)
+    form = operations.read_submission(raw, json=json)
     async with database.read() as db:
         session = await lifecycle.require_session(db, actor, name)
     stored = await operations.store_body(store, session, form.body)
@@ -153,7 +154,7 @@ async def show_operation(
 async def sample(request: Request, actor: Member) -> Response:
     """Held until all samples are there. The same token again gives the same answer."""
     state = request.app.state
-    raw, json = await request.body(), _is_json(request)
+    raw, json = await _body(request)
     return answer(request, await take_samples(state.database, state.channel, actor, raw, json=json))
 
 
@@ -183,8 +184,13 @@ async def show_merge(request: Request, actor: Viewer, merge_id: str, wait: Wait 
     return await until(look, wait) or shown[-1]
 
 
-def _is_json(request: Request) -> bool:
-    return request.headers.get("content-type", "").startswith("application/json")
+async def _body(request: Request) -> tuple[bytes, bool]:
+    """As it came, and whether it is JSON."""
+    raw = await request.body()
+    is_json = request.headers.get("content-type", "").startswith("application/json")
+    if is_json:
+        require_unicode(raw)
+    return raw, is_json
 
 
 def answer(request: Request, value: msgspec.Struct, *, status: int = 200) -> Response:

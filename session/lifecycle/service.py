@@ -26,6 +26,8 @@ from session.lifecycle.repository import SessionRepository, set_metrics
 
 DEFAULT_GROUP = "default"
 MAX_RANK = 256
+MAX_METRICS = 200
+"""Of one call: each is a row."""
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _MLP = ("gate_proj", "up_proj", "down_proj")
 _UNEMBED = ("lm_head",)
@@ -209,6 +211,8 @@ async def log_metrics(
     found = await require_session(db, actor, name_or_id, lock=True)
     if not 0 <= step < 2**31:
         raise InvalidSession("step", f"{step} is not between 0 and 2**31 - 1")
+    if len(numbers) > MAX_METRICS:
+        raise InvalidSession("metrics", f"{len(numbers)} names; one call takes {MAX_METRICS}")
     for name, value in numbers.items():
         if not math.isfinite(value):
             raise InvalidSession(f"metrics.{name}", f"{value} is not a finite number")

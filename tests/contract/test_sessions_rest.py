@@ -322,6 +322,48 @@ async def test_a_bad_sampling_request_is_refused_by_field(
     assert named in is_problem(answer, status)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("sessions", {"base_model": "tiny", "metadata": {"k": "BAD"}}, "metadata.k"),
+        ("sessions", {"base_model": "tiny", "lora": {"targets": ["BAD"]}}, "lora.targets.0"),
+        ("samples", sampling(stop=["ok", "BAD"]), "stop.1"),
+        ("sessions/s1/operations", {"number": 1, "token": "BAD"}, "token"),
+        ("sessions/s1/metrics", {"step": 1, "metrics": {"BAD": 1.0}}, "metrics"),
+        ("groups", {"name": "a", "description": "BAD"}, "description"),
+    ],
+)
+async def test_text_that_is_not_unicode_is_refused_by_field(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], field: str
+) -> None:
+    content = msgspec.json.encode(body).replace(b"BAD", rb"a\ud800")
+    headers = {"content-type": "application/json"}
+    answer = await client.post(f"/v1/{path}", content=content, headers=headers)
+    assert is_problem(answer, 422).startswith(f"{field}: its text has half a surrogate pair")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "named"),
+    [
+        ({f"m{i}": 1.0 for i in range(201)}, "201 names; one call takes 200"),
+        ({"n" * 129: 1.0}, "1 to 128 characters"),
+        ({"": 1.0}, "1 to 128 characters"),
+    ],
+)
+async def test_metrics_have_limits(
+    client: httpx.AsyncClient, metrics: dict[str, float], named: str
+) -> None:
+    logged = await client.post("/v1/sessions/s1/metrics", json={"step": 1, "metrics": metrics})
+    assert named in is_problem(logged, 422)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1/sessions/s1", "/openai/v1/models", "/docs"])
+async def test_what_answers_get_answers_head(client: httpx.AsyncClient, path: str) -> None:
+    got, head = await client.get(path), await client.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == got.headers["content-length"]
+
+
 async def test_the_same_token_is_the_same_answer_metered_once(client: httpx.AsyncClient) -> None:
     first = (await client.post("/v1/samples", json=sampling())).json()
     again = (await client.post("/v1/samples", json=sampling())).json()
