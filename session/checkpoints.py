@@ -8,18 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
+import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor, Role
 from registry.artifacts.manifest import FileEntry
 from registry.artifacts.store import BlobStore
 from registry.artifacts.transfer import materialize
+from registry.kit.errors import ServiceError
 from registry.models import service as models
 from registry.models.model import BaseModel
 from registry.packages import service as packages
 from registry.packages.model import Package
 from registry.packages.service import PackageRef
 from session.engine.port import BaseRef
+
+log = structlog.get_logger()
 
 ADAPTER = "checkpoints/hf"
 MERGED = "checkpoints/hf_merged"
@@ -57,6 +61,20 @@ async def on_disk(store: BlobStore, found: Stored, workdir: Path) -> AsyncIterat
         target = folder / "files"
         await materialize(store, found.prefix, found.files, target)
         yield target
+
+
+def session_prefix(account_id: str, session_id: str) -> str:
+    """Where everything lies that goes when the session ends: bodies and sampler weights."""
+    return f"{account_id}/sessions/{session_id}/"
+
+
+async def discard(store: BlobStore, prefix: str) -> None:
+    """Delete what no row names any more. Storage that is away keeps it: that harms nobody."""
+    try:
+        for key in await store.keys(prefix):
+            await store.delete(key)
+    except (OSError, ServiceError) as error:
+        log.warning("storage.left_over", prefix=prefix, reason=str(error))
 
 
 @contextmanager

@@ -11,12 +11,12 @@ from registry.artifacts.manifest import FileEntry, describe
 from registry.artifacts.transfer import upload
 from registry.packages import service as packages
 from registry.packages.model import Package, PackageKind
-from registry.packages.service import PackageDraft, PackageRef
-from session.checkpoints import ADAPTER, MERGED, account_actor, on_disk, stored
+from registry.packages.service import PackageDraft, PackageRef, package_prefix
+from session.checkpoints import ADAPTER, MERGED, account_actor, discard, on_disk, stored
 from session.merges import service as merges
-from session.merges.model import Merge
+from session.merges.model import Merge, MergeStatus
 from session.worker.context import Context, failure
-from session.worker.saving import plan_id
+from session.worker.saving import id_after
 
 log = structlog.get_logger()
 
@@ -30,23 +30,34 @@ async def merge_one(context: Context) -> bool:
         await _merge(context, asked)
     except Exception as error:  # the worker's edge: reported and logged
         log.warning("merge.failed", merge=asked.id, exc_info=error)
-        await _report(context, asked.id, error)
+        if await _report(context, asked.id, error):
+            await discard(context.store, _prefix(asked))
     return True
 
 
-async def _report(context: Context, merge_id: str, error: Exception) -> None:
-    async def report(db: AsyncSession) -> None:
-        merges.fail(await db.get_one(Merge, merge_id), error=failure(error).message)
+async def _report(context: Context, merge_id: str, error: Exception) -> bool:
+    """False where it was done after all, by another worker."""
 
-    await context.change(report)
+    async def report(db: AsyncSession) -> bool:
+        merge = await db.get_one(Merge, merge_id)
+        if merge.status == MergeStatus.completed:
+            return False
+        merges.fail(merge, error=failure(error).message)
+        return True
+
+    return await context.change(report)
+
+
+def _prefix(asked: Merge) -> str:
+    return package_prefix(account_actor(asked.account_id), asked.group_name, id_after(asked.id))
 
 
 async def _merge(context: Context, asked: Merge) -> None:
     ref = PackageRef.parse(asked.source_ref)
     source, found = await context.look(lambda db: stored(db, asked.account_id, ref))
     base = await context.bases.readable(source.base_model)
-    package_id = plan_id("merged")
-    prefix = f"{asked.account_id}/{asked.group_name}/{package_id}/"
+    package_id = id_after(asked.id)
+    prefix = _prefix(asked)
     async with on_disk(context.store, found.parts(ADAPTER), context.workdir) as folder:
         await asyncio.to_thread(merge, base.path, folder / ADAPTER, folder / MERGED)
         files = await _store(context, prefix, folder)

@@ -12,9 +12,17 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.kit.errors import Kind, ServiceError
 from registry.packages import service as packages
+from registry.packages.limits import check_description, check_metadata, check_metrics
 from registry.packages.service import PackageRef
 from session import wire
-from session.checkpoints import account_actor, on_disk, require_base, stored
+from session.checkpoints import (
+    account_actor,
+    discard,
+    on_disk,
+    require_base,
+    session_prefix,
+    stored,
+)
 from session.engine.port import EngineError
 from session.lifecycle.errors import OtherBase
 from session.lifecycle.model import Status, TrainingSession
@@ -23,10 +31,9 @@ from session.lifecycle.service import lora_config
 from session.operations import service as operations
 from session.operations.model import Operation, OperationStatus
 from session.operations.repository import LogRepository
-from session.sampling.model import SamplerWeights
 from session.sampling.repository import forget_weights
 from session.worker.context import Context, can_be_repaired, failure
-from session.worker.saving import SavePlan, Saver, plan_id
+from session.worker.saving import SavePlan, Saver, id_after
 from session.worker.training import Outcome, Training
 
 T = TypeVar("T")
@@ -193,12 +200,13 @@ class SessionRunner:
         """Run the next operation, or wait for one. False when the session has ended."""
         self._wake.clear()
         session, operation = await self._context.change(self._claim)
-        if not session.is_live:
+        if not session.is_live:  # it could not begin
+            await self._let_go(session)
             return False
         if operation is not None:
             self._next = operation.number + 1
             await self._run(operation)
-            return not await self._failed_to_start(operation)
+            return True
         if session.status == Status.stopping:
             await self._end(Status.stopped)
             return False
@@ -210,12 +218,6 @@ class SessionRunner:
         session = await WorkerRepository(db).require(self._id, lock=True)
         is_open = session.is_live
         return session, await operations.claim(db, session, self._next) if is_open else None
-
-    async def _failed_to_start(self, operation: Operation) -> bool:
-        if operation.number or operation.status != OperationStatus.failed:
-            return False
-        await self._context.engine.drop(self._id)
-        return True
 
     async def _run(self, operation: Operation, *, is_replay: bool = False) -> None:
         try:
@@ -300,7 +302,11 @@ class SessionRunner:
     async def _save(self, operation: Operation, body: wire.Save) -> None:
         session = await self._session()
         group = body.group or session.group_name
+        metrics = self._training.last_measured
         if body.kind != "sampler":
+            check_description(body.description)
+            check_metadata(body.metadata)
+            check_metrics({**metrics, **body.metrics})
             actor = account_actor(session.account_id)
             await self._context.look(lambda db: packages.require_group(db, actor, group))
         plan = SavePlan(
@@ -312,8 +318,8 @@ class SessionRunner:
             group=group,
             base=self._base,
             step=self._step,
-            metrics=dict(self._training.last_measured),
-            new_id=plan_id(body.kind),
+            metrics=dict(metrics),
+            new_id=id_after(operation.id, prefix="wgt" if body.kind == "sampler" else "pkg"),
             ancestors=tuple(self._ancestors),
         )
         await self._saver.start(plan)
@@ -361,22 +367,23 @@ class SessionRunner:
                 await operations.skip_open(db, session, why=f"the session failed: {why.message}")
 
         await self._context.change(fail)
-        operation.status = OperationStatus.failed
 
     async def _end(self, status: Status, *, why: str | None = None) -> None:
         """Publish what is still being written, then let go of everything the session held."""
 
-        async def end(db: AsyncSession) -> Sequence[SamplerWeights]:
+        async def end(db: AsyncSession) -> TrainingSession:
             session = await WorkerRepository(db).require(self._id, lock=True)
             if session.is_live:
                 session.move(status, error=why)
             ended = f"the session {'failed' if status == Status.failed else f'is {status}'}"
             await operations.skip_open(db, session, why=f"{ended}: {why}" if why else ended)
-            return await forget_weights(db, self._id)
+            await forget_weights(db, self._id)
+            return session
 
         await self._saver.settled()
-        gone = await self._context.change(end)
+        await self._let_go(await self._context.change(end))
+
+    async def _let_go(self, session: TrainingSession) -> None:
+        """Nobody replays an ended session or samples from it: its bodies and weights go too."""
         await self._context.engine.drop(self._id)
-        for weights in gone:
-            for file in weights.files:
-                await self._context.store.delete(weights.prefix + str(file["path"]))
+        await discard(self._context.store, session_prefix(session.account_id, session.id))

@@ -13,17 +13,17 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from exporters.merge import merge
 from registry.artifacts.manifest import FileEntry, describe
 from registry.artifacts.transfer import upload
-from registry.kit.ids import new_id
 from registry.packages import service as packages
 from registry.packages.model import Package, PackageKind
 from registry.packages.service import PackageDraft, PackageRef
 from registry.usage import service as usage
 from session import wire
-from session.checkpoints import ADAPTER, MERGED, account_actor, scratch
+from session.checkpoints import ADAPTER, MERGED, account_actor, discard, scratch, session_prefix
 from session.engine.port import BaseRef
 from session.lifecycle.model import TrainingSession
 from session.lifecycle.repository import WorkerRepository
 from session.operations import service as operations
+from session.operations.model import OperationStatus
 from session.operations.repository import LogRepository
 from session.sampling.model import SamplerWeights
 from session.worker.context import Context, failure
@@ -50,7 +50,7 @@ class SavePlan:
     @property
     def prefix(self) -> str:
         if self.body.kind == "sampler":
-            return f"{self.account_id}/sessions/{self.session_id}/weights/{self.new_id}/"
+            return f"{session_prefix(self.account_id, self.session_id)}weights/{self.new_id}/"
         return f"{self.account_id}/{self.group}/{self.new_id}/"
 
 
@@ -95,7 +95,8 @@ class Saver:
             except Exception as error:  # the worker's edge: reported and logged
                 log.warning("save.failed", operation=plan.operation_id, exc_info=error)
                 await _over(before)
-                await self._report(plan, error)
+                if await self._report(plan, error):
+                    await discard(self._context.store, plan.prefix)
         self._context.done.announce(plan.operation_id)
 
     async def _write(
@@ -127,13 +128,21 @@ class Saver:
 
         await self._context.change(publish)
 
-    async def _report(self, plan: SavePlan, error: Exception) -> None:
-        async def report(db: AsyncSession) -> None:
-            operation = await LogRepository(db, plan.session_id).require(plan.operation_id)
-            operations.fail(operation, failure(error))
+    async def _report(self, plan: SavePlan, error: Exception) -> bool:
+        """False where another worker, which took the session over, has ended this save."""
+        why = failure(error)
 
-        self._failed.add(plan.new_id)
-        await self._context.change(report)
+        async def report(db: AsyncSession) -> bool:
+            operation = await LogRepository(db, plan.session_id).require(plan.operation_id)
+            if operation.status == OperationStatus.completed:
+                return False
+            operations.fail(operation, why)
+            return True
+
+        is_failed = await self._context.change(report)
+        if is_failed:
+            self._failed.add(plan.new_id)
+        return is_failed
 
 
 async def _over(before: asyncio.Task[None] | None) -> None:
@@ -183,5 +192,6 @@ async def _register(
     return await packages.register(db, actor, group_name=plan.group, draft=draft)
 
 
-def plan_id(kind: str) -> str:
-    return new_id("wgt" if kind == "sampler" else "pkg")
+def id_after(asked_id: str, *, prefix: str = "pkg") -> str:
+    """The id of what was asked for: a save done again writes over the files of the first try."""
+    return f"{prefix}_{asked_id.partition('_')[2]}"

@@ -1,5 +1,6 @@
 """A worker and the log: what it finishes when it stops, and what a later one makes of the rest."""
 
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -263,4 +264,60 @@ async def test_a_session_that_could_not_begin_leaves_nothing_in_the_engine(
     await client.post("/v1/sessions", json={"from_version": "g1@1", "name": "s2"})
     shown = (await client.get("/v1/sessions/s2?wait=20")).json()
     assert (shown["status"], "adapter_config.json" in shown["error"]) == ("failed", True)
-    assert len(service.engine.models) == 1
+    await eventually(lambda: len(service.engine.models) == 1)
+
+
+async def test_a_save_that_fails_leaves_no_files(
+    service: Hosted, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(db: object, actor: object, **_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("session.worker.saving.packages.register", full)
+    saved = await do(client, 1, SAVE)
+    assert saved["error"]["message"] == "storage: No space left on device"
+    assert await service.store.keys("") == []
+
+
+@pytest.mark.parametrize(
+    ("what", "refused"),
+    [
+        ({"description": "x" * 2000}, "description: 2000 characters"),
+        ({"metadata": {"": "x"}}, "metadata: key ''"),
+        ({"metrics": {"x" * 200: 1.0}}, "metrics: key"),
+        ({"group": "none"}, "no package group named 'none'"),
+    ],
+)
+async def test_a_save_that_cannot_be_published_is_refused_before_anything_is_written(
+    service: Hosted,
+    client: httpx.AsyncClient,
+    what: dict[str, Any],
+    refused: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(FakeEngine, "save")
+    assert refused in (await do(client, 1, {**SAVE, **what}))["error"]["message"]
+
+
+async def test_a_save_lies_where_its_operation_says(
+    service: Hosted, client: httpx.AsyncClient
+) -> None:
+    """So that one that is done again by a later worker leaves nothing of the first try."""
+    operation = await submit(client, 1, SAVE)
+    await ended(client, operation)
+    keys = await service.store.keys("")
+    assert {key.split("/")[2] for key in keys} == {operation.replace("op_", "pkg_")}
+
+
+async def test_an_ended_session_leaves_no_bodies_and_no_sampler_weights(
+    service: Hosted, client: httpx.AsyncClient
+) -> None:
+    await do(client, 1, MANY)
+    await do(client, 2, {"type": "save", "kind": "sampler"})
+    assert len(await service.store.keys("")) == 3
+    await client.post("/v1/sessions/s1/stop")
+
+    async def is_empty() -> bool:
+        return await service.store.keys("") == []
+
+    await eventually(is_empty)
