@@ -8,6 +8,8 @@ from session.client.errors import InvalidInput
 
 T = TypeVar("T")
 
+_INT64 = range(-(2**63), 2**63)
+
 
 def of_type(name: str, value: object, form: type[T], advice: str) -> T:
     if not isinstance(value, form):
@@ -16,7 +18,12 @@ def of_type(name: str, value: object, form: type[T], advice: str) -> T:
 
 
 def text(name: str, value: object) -> str:
-    return of_type(name, value, str, "a string")
+    found = of_type(name, value, str, "a string")
+    try:
+        found.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which nothing can carry
+        raise _wrong(name, value, "Unicode text") from None
+    return found
 
 
 def optional_text(name: str, value: object) -> str | None:
@@ -26,6 +33,8 @@ def optional_text(name: str, value: object) -> str | None:
 def whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise _wrong(name, value, "a whole number")
+    if int(value) not in _INT64:
+        raise _wrong(name, value, "a whole number of at most 64 bits")
     return int(value)
 
 
@@ -35,6 +44,8 @@ def number(name: str, value: Any) -> float:
         raise _wrong(name, value, "a number")
     try:
         return float(value)
+    except OverflowError:
+        raise _wrong(name, value, "a number within the range of a float") from None
     except (TypeError, ValueError, RuntimeError):
         raise _wrong(name, value, "a number") from None
 
@@ -45,7 +56,8 @@ def numbers(name: str, value: Mapping[str, float] | None) -> dict[str, float]:
 
 
 def texts(name: str, value: Mapping[str, Any] | None) -> dict[str, str]:
-    return {key: str(each) for key, each in mapping(name, value).items()}
+    found = mapping(name, value)
+    return {key: text(f"{name}[{key!r}]", str(each)) for key, each in found.items()}
 
 
 def names(name: str, value: Sequence[str] | None) -> list[str] | None:
@@ -67,6 +79,9 @@ def mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _wrong(name: str, value: object, advice: str) -> InvalidInput:
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError:  # Python writes out no number of thousands of digits
+        shown = "a very large number"
     short = shown if len(shown) <= 60 else f"{shown[:57]}..."
     return InvalidInput(f"{name} must be {advice}, not {short} ({type(value).__name__})")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from session import wire
-from session.client.checks import of_type, whole
+from session.client.checks import of_type, optional_text, text, whole
 from session.client.connection import Connection
 from session.client.errors import ConfigurationError, InvalidInput
 from session.client.future import APIFuture
@@ -98,7 +98,10 @@ def _request(
 
 def _stop(params: SamplingParams) -> list[str | int] | str | None:
     if params.stop is None or isinstance(params.stop, str):
-        return params.stop
+        return optional_text("stop", params.stop)
     if not isinstance(params.stop, Sequence):
         raise InvalidInput(f"stop must be a string, or a list of strings or ids: {params.stop!r}")
-    return [each if isinstance(each, str) else whole("stop", each) for each in params.stop]
+    return [
+        text(f"stop[{i}]", each) if isinstance(each, str) else whole(f"stop[{i}]", each)
+        for i, each in enumerate(params.stop)
+    ]

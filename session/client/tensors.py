@@ -29,7 +29,10 @@ class TensorData:
     def __post_init__(self) -> None:
         if self.dtype not in ("int64", "float32"):
             raise InvalidInput(f"dtype must be int64 or float32, not {self.dtype!r}")
-        flat = np.asarray(self.data, dtype=self.dtype).reshape(-1)
+        try:
+            flat = np.asarray(self.data, dtype=self.dtype).reshape(-1)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidInput(f"data must hold numbers that fit {self.dtype}: {error}") from None
         self.shape = [flat.size] if self.shape is None else list(self.shape)
         if int(np.prod(self.shape)) != flat.size:
             raise InvalidInput(f"{flat.size} values do not fill the shape {self.shape}")

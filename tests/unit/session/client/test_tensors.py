@@ -55,3 +55,9 @@ def test_tensor_data_is_read_like_a_list() -> None:
     found = TensorData([1.0, 2.0, 3.0, 4.0], "float32", [2, 2])
     assert len(found) == 2
     assert list(found) == [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize("data", [[2**70], ["a"], [None]])
+def test_numbers_that_do_not_fit_the_dtype_are_refused(data: object) -> None:
+    with pytest.raises(InvalidInput, match="data must hold numbers that fit int64"):
+        TensorData(data, "int64")

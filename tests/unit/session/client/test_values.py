@@ -81,6 +81,13 @@ def test_a_sampling_parameter_out_of_range_is_named(field: str, value: float) ->
         SamplingParams(**{field: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("field", ["max_tokens", "top_k", "seed"])
+@pytest.mark.parametrize("value", [2**63, 10**30, 10**5000], ids=["64 bits", "30", "5000"])
+def test_a_whole_number_that_no_wire_carries_is_named(field: str, value: int) -> None:
+    with pytest.raises(InvalidInput, match=f"{field} must be .* at most 64 bits"):
+        SamplingParams(**{field: value})  # type: ignore[arg-type]
+
+
 def test_the_loss_is_the_services_sum_or_that_of_the_datums() -> None:
     scored = wire.DatumResult(1.5, wire.Tensor.of(np.array([-1.5])))
     assert ForwardBackwardOutput.of(wire.Result({}, [scored, scored])).loss == 3.0
