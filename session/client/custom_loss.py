@@ -33,11 +33,12 @@ def submit(
         wire.Datum(datum.tokens, {"target_tokens": datum.inputs["target_tokens"]})
         for datum in wire_data(data, "cross_entropy")
     ]
+    kept = list(data)
 
     async def work() -> Coroutine[Any, Any, ForwardBackwardOutput]:
         first = await lane.outcome(await lane.send(wire.Forward(packed)))
         loss, metrics, weighted = await lane.outside(
-            _weighted, gradient_of, list(data), packed, first.result
+            _weighted, gradient_of, kept, packed, first.result
         )
         second = await lane.send(wire.ForwardBackward(weighted))
         return _finished(lane, second, {**metrics, "loss:sum": loss})

@@ -1,17 +1,23 @@
 """The only module of the client that imports torch; others import it where it is needed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from session.client.checks import numbers
 from session.client.errors import InvalidInput
 
 Tensor = torch.Tensor
 Array = npt.NDArray[Any]
 CustomLoss = Callable[[Any, list[Tensor]], tuple[Tensor, dict[str, float]]]
+
+_RETURNS = (
+    "a custom loss must return (loss, metrics): a tensor of one number computed from logprobs, "
+    "and a dict of numbers"
+)
 
 
 def from_array(array: Array) -> Tensor:
@@ -23,12 +29,7 @@ def differentiate(
 ) -> tuple[float, dict[str, float], list[Array]]:
     """C of the log-probabilities, the caller's metrics, and the gradient of C for each datum."""
     leaves = [from_array(array).requires_grad_() for array in logprobs]
-    try:
-        loss, metrics = loss_fn(list(data), leaves)
-    except SystemExit as error:  # would end the background loop instead of reaching the caller
-        raise RuntimeError(f"the custom loss tried to exit: {error}") from error
-    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-        raise InvalidInput("a custom loss returns (one number computed from logprobs, metrics)")
+    loss, metrics = _checked(loss_fn(list(data), list(leaves)))  # copies: its lists are its own
     found = torch.autograd.grad(loss.sum(), leaves, allow_unused=True)
     gradients = [
         np.zeros(leaf.shape, np.float32) if gradient is None else gradient.numpy()
@@ -37,4 +38,28 @@ def differentiate(
     for index, gradient in enumerate(gradients):
         if not np.isfinite(gradient).all():
             raise InvalidInput(f"the custom loss has no finite gradient for data[{index}]")
-    return loss.item(), {key: float(value) for key, value in metrics.items()}, gradients
+    return loss.item(), metrics, gradients
+
+
+def _checked(returned: object) -> tuple[Tensor, dict[str, float]]:
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise InvalidInput(f"{_RETURNS}; this one returned {_described(returned)}")
+    loss, metrics = returned
+    if not isinstance(loss, Tensor):
+        raise InvalidInput(f"{_RETURNS}; its loss is {_described(loss)}")
+    if loss.numel() != 1 or loss.is_complex():
+        raise InvalidInput(f"{_RETURNS}; its loss has shape {list(loss.shape)}, {loss.dtype}")
+    if not loss.requires_grad:
+        raise InvalidInput(f"{_RETURNS}; its loss does not depend on logprobs")
+    if not isinstance(metrics, Mapping):
+        raise InvalidInput(f"{_RETURNS}; its metrics are {_described(metrics)}")
+    try:
+        return loss, numbers("metrics", metrics)
+    except InvalidInput as error:
+        raise InvalidInput(f"{_RETURNS}; {error}") from None
+
+
+def _described(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"of type {type(value).__name__}"

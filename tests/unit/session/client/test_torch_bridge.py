@@ -19,10 +19,40 @@ def test_the_gradient_is_that_of_the_loss_and_zero_where_unused() -> None:
     assert [gradient.tolist() for gradient in gradients] == [[-2.0, -4.0], [0.0]]
 
 
-@pytest.mark.parametrize("loss", [1.0, torch.tensor(1.0), torch.ones(2, requires_grad=True)])
-def test_a_loss_is_one_number_made_of_the_logprobs(loss: Any) -> None:
-    with pytest.raises(InvalidInput, match="one number computed from logprobs"):
-        differentiate(lambda data, logprobs: (loss, {}), [], LOGPROBS)
+LOSS = torch.tensor(1.0, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("returned", "fault"),
+    [
+        (None, "returned None"),
+        (LOSS, "returned of type Tensor"),
+        ((LOSS, {}, 1), "a tuple of 3"),
+        ((1.0, {}), "its loss is of type float"),
+        ((torch.tensor(1.0), {}), "does not depend on logprobs"),
+        ((torch.ones(2, requires_grad=True), {}), r"shape \[2\]"),
+        ((LOSS, None), "its metrics are None"),
+        ((LOSS, {"b": "x"}), r"metrics\['b'\] must be a number"),
+        ((LOSS, {"b": 10**400}), r"metrics\['b'\] must be a number"),
+        ((LOSS, {1: 2.0}), "a key of metrics"),
+    ],
+)
+def test_a_loss_that_returns_something_else_is_told_what_to_return(
+    returned: Any, fault: str
+) -> None:
+    with pytest.raises(InvalidInput, match=rf"must return \(loss, metrics\): .*{fault}"):
+        differentiate(lambda data, logprobs: returned, [], LOGPROBS)
+
+
+def test_a_loss_may_empty_the_lists_it_is_given() -> None:
+    def loss(data: Any, logprobs: list[Tensor]) -> tuple[Tensor, dict[str, float]]:
+        data.pop()
+        return logprobs.pop().sum(), {}
+
+    data = ["a", "b"]
+    _, _, gradients = differentiate(loss, data, LOGPROBS)
+    assert [gradient.tolist() for gradient in gradients] == [[0.0, 0.0], [1.0]]
+    assert data == ["a", "b"]
 
 
 def test_a_gradient_that_is_not_finite_names_its_datum() -> None:
@@ -32,11 +62,3 @@ def test_a_gradient_that_is_not_finite_names_its_datum() -> None:
             [],
             LOGPROBS,
         )
-
-
-def test_a_loss_that_exits_reaches_the_caller_as_an_error() -> None:
-    def loss(data: Any, logprobs: list[Tensor]) -> tuple[Tensor, dict[str, float]]:
-        raise SystemExit(3)
-
-    with pytest.raises(RuntimeError, match="tried to exit: 3"):
-        differentiate(loss, [], LOGPROBS)
