@@ -38,6 +38,16 @@ _PAUSE_S = 0.05  # between two questions, in case the service does not hold them
 _AWAITED_AT_ONCE = 8  # operations complete in order: the oldest few are enough to ask for
 _held: ContextVar["Lane | None"] = ContextVar("held", default=None)
 
+# What would end the task or the loop that it is raised in, or a coroutine could not pass on.
+_MISREAD = (
+    asyncio.CancelledError,
+    concurrent.futures.CancelledError,
+    GeneratorExit,
+    KeyboardInterrupt,
+    StopIteration,
+    SystemExit,
+)
+
 
 @dataclass(frozen=True)
 class _Job:
@@ -124,7 +134,7 @@ class Lane:
         """Run a caller's function in a thread, with this lane marked as held by it."""
         mark = _held.set(self)
         try:
-            return await asyncio.to_thread(function, *args)
+            return await asyncio.to_thread(_contained, function, *args)
         finally:
             _held.reset(mark)
 
@@ -153,10 +163,10 @@ class Lane:
     async def _do(self, job: _Job) -> None:
         try:
             outcome = await job.work()
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             job.future.set_exception(ClientClosed())
             raise
-        except Exception as error:  # noqa: BLE001 - it is raised by result()
+        except BaseException as error:  # noqa: BLE001 - it is raised by result()
             self._gradient_is_incomplete |= job.adds_gradient
             job.future.set_exception(error)
             if isinstance(error, ConnectionFailed):
@@ -171,6 +181,13 @@ class Lane:
             job = self._queue.get_nowait()
             self._gradient_is_incomplete |= job.adds_gradient
             job.future.set_exception(error())
+
+
+def _contained(function: Callable[..., T], *args: object) -> T:
+    try:
+        return function(*args)
+    except _MISREAD as error:
+        raise RuntimeError(f"the custom loss raised {type(error).__name__}: {error}") from error
 
 
 def _tag(body: wire.Body) -> str:

@@ -1,6 +1,7 @@
 """The Python client over real HTTP, against a service that keeps its log in memory."""
 
 import asyncio
+import concurrent.futures
 import socket
 import threading
 from collections.abc import Iterator
@@ -267,6 +268,54 @@ def test_a_custom_loss_that_raises_leaves_no_gap_and_no_step(
     with pytest.raises(my.IncompleteGradient):
         step.result(5)
     assert kinds(fake) == ["forward", "clear_gradient"]
+
+
+class Own(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen"),
+    [
+        (Own("mine"), Own),
+        (asyncio.CancelledError("mine"), RuntimeError),
+        (concurrent.futures.CancelledError("mine"), RuntimeError),
+        (GeneratorExit("mine"), RuntimeError),
+        (KeyboardInterrupt("mine"), RuntimeError),
+        (StopIteration("mine"), RuntimeError),
+        (SystemExit("mine"), RuntimeError),
+    ],
+)
+def test_whatever_a_custom_loss_raises_ends_its_own_call_alone(
+    training: my.TrainingClient, raised: BaseException, seen: type[BaseException]
+) -> None:
+    def loss(data: object, logprobs: object) -> object:
+        raise raised
+
+    custom = training.forward_backward_custom([datum(1)], loss)  # type: ignore[arg-type]
+    behind = training.forward([datum(1)])
+    with pytest.raises(seen, match="mine") as caught:
+        custom.result(20)
+    assert raised in (caught.value, caught.value.__cause__)
+    assert behind.result(5).loss == pytest.approx(0.1)
+    assert training.get_info().id == training.session_id
+
+
+def test_text_that_is_not_unicode_is_refused_before_anything_is_sent(
+    service: my.ServiceClient, training: my.TrainingClient, fake: FakeService
+) -> None:
+    half = "\ud800"
+    with pytest.raises(my.InvalidInput, match=r"metadata\['a'\]"):
+        training.save_state(metadata={"a": half})
+    with pytest.raises(my.InvalidInput, match="a key of metrics"):
+        training.log({half: 1.0})
+    with pytest.raises(my.InvalidInput, match="name must be"):
+        service.create_lora_training_client(MODEL, name=half)
+    sampler = service.create_sampling_client(MODEL)
+    for stop, field in ((half, "stop"), (["a", half], r"stop\[1\]")):
+        with pytest.raises(my.InvalidInput, match=f"{field} must be Unicode text"):
+            sampler.sample(my.ModelInput.from_ints([1]), my.SamplingParams(stop=stop))
+    assert fake.log == []
 
 
 def test_a_custom_loss_cannot_wait_for_its_own_training_client(
