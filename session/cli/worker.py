@@ -13,6 +13,7 @@ from registry.kit.ids import new_id
 from registry.kit.sockets import listen
 from registry.settings import Settings
 from session.cli import logs
+from session.cli.installation import make_ready
 from session.cli.signals import Server, stop_requested
 from session.engine.local import LocalEngine
 from session.resources import open_database, open_store, scratch_path
@@ -27,6 +28,7 @@ def worker(settings: Settings) -> None:
 
 
 async def _work(settings: Settings) -> None:
+    await make_ready(settings)
     database = open_database(settings)
     engine = LocalEngine(
         micro_batch_tokens=settings.engine.micro_batch_tokens, threads=settings.engine.threads

@@ -1,6 +1,7 @@
 """What every part of a worker needs, and the little that they share."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import structlog
+from safetensors import SafetensorError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.artifacts.errors import BlobNotFound, CorruptArtifact
@@ -25,6 +27,7 @@ Work = Callable[[AsyncSession], Awaitable[T]]
 
 log = structlog.get_logger()
 _LONGEST_PAUSE_S = 5.0
+_OF_RUST = re.compile(r"I/O error: (.+?) \(os error \d+\)")  # what Python knows as OSError
 
 
 @dataclass(slots=True)
@@ -97,6 +100,8 @@ def failure(error: Exception) -> wire.Failure:
         case OSError():
             reason = error.strerror or type(error).__name__
             return wire.Failure(Kind.unavailable, f"storage: {reason}")
+        case SafetensorError() if told := _OF_RUST.search(str(error)):
+            return wire.Failure(Kind.unavailable, f"storage: {told[1]}")
         case _:
             return wire.Failure(Kind.internal, "unexpected error; the worker's log has it")
 

@@ -1,17 +1,25 @@
 """A worker and the log: what it finishes when it stops, and what a later one makes of the rest."""
 
+import asyncio
 import errno
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from safetensors import SafetensorError
 from structlog.testing import capture_logs
 
+from registry.kit import migrate
+from registry.settings import Settings
+from session.cli.installation import migrations
+from session.cli.root import main
 from session.engine.port import AdamParams, EngineError, StepResult
 from session.worker import runner
-from session.worker.context import Context
+from session.worker.context import Context, failure
 from session.worker.process import Worker
 from support.engines import FakeEngine
 from support.hosted import Hosted, hosted
@@ -307,6 +315,27 @@ async def test_a_save_lies_where_its_operation_says(
     await ended(client, operation)
     keys = await service.store.keys("")
     assert {key.split("/")[2] for key in keys} == {operation.replace("op_", "pkg_")}
+
+
+def test_a_disk_that_is_full_is_said_whoever_found_out() -> None:
+    told = "Error while serializing: I/O error: No space left on device (os error 28)"
+    why = failure(SafetensorError(told))
+    assert (why.kind, why.message) == ("unavailable", "storage: No space left on device")
+    assert failure(SafetensorError("header too large")).kind == "internal"
+
+
+def test_a_worker_refuses_a_database_that_it_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MODELYARD_HOME", str(tmp_path))
+    settings = Settings(home=tmp_path)
+    asyncio.run(migrate.ensure(settings.database_url(), migrations()))
+    with closing(sqlite3.connect(tmp_path / "modelyard.db")) as database, database:
+        database.execute("UPDATE modelyard_schema SET version_num = 'later'")
+    with pytest.raises(SystemExit, match="1"):
+        main(("worker",))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "has the schema later, which this version of modelyard" in line
 
 
 async def test_an_ended_session_leaves_no_bodies_and_no_sampler_weights(
