@@ -216,6 +216,28 @@ async def test_a_replay_waits_for_storage_that_is_away(
     await worker.close()
 
 
+async def test_a_creation_that_was_cut_short_waits_for_its_base(
+    service: Hosted, client: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_STORAGE_PAUSE_S", 0.05)
+    begun = asyncio.Event()
+
+    async def endless(model_id: str, **_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    service.engine.create_model = endless  # type: ignore[method-assign]  # until it is cancelled
+    await client.post("/v1/sessions", json={"base_model": "tiny", "name": "s2"})
+    await begun.wait()
+    (tmp_path / "tiny").rename(tmp_path / "aside")
+    with capture_logs() as logs:
+        worker, _ = await succeed(service, tmp_path)
+        await eventually(lambda: sum(each["event"] == "replay.waits" for each in logs) > 2)
+    (tmp_path / "aside").rename(tmp_path / "tiny")
+    assert (await client.get("/v1/sessions/s2?wait=20")).json()["status"] == "running"
+    await worker.close()
+
+
 @pytest.mark.parametrize("damaged", ["base", "body"])
 async def test_a_replay_waits_until_what_changed_is_repaired(
     service: Hosted,
