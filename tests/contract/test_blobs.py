@@ -1,6 +1,8 @@
 """Every object store keeps these promises."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -8,12 +10,21 @@ import pytest
 from registry.artifacts.errors import BlobNotFound, InvalidArtifactName
 from registry.artifacts.local import LocalBlobStore
 from registry.artifacts.memory import MemoryBlobStore
+from registry.artifacts.s3 import S3BlobStore
 from registry.artifacts.store import BlobStore
+from support.s3 import S3Server
 
 
-@pytest.fixture(params=["local", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
-    return LocalBlobStore(tmp_path / "objects") if request.param == "local" else MemoryBlobStore()
+@pytest.fixture(params=["local", "memory", "minio", "versitygw"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlobStore]:
+    if request.param == "local":
+        yield LocalBlobStore(tmp_path / "objects")
+    elif request.param == "memory":
+        yield MemoryBlobStore()
+    else:
+        server: S3Server = request.getfixturevalue(request.param)
+        with closing(S3BlobStore(server.fresh_bucket(prefix="team/modelyard"))) as store:
+            yield store
 
 
 async def test_bytes_come_back(store: BlobStore) -> None:
