@@ -35,7 +35,7 @@ class StoreRefused(ServiceError):
     kind = Kind.internal
 
     def __init__(self, code: str, reason: str) -> None:
-        super().__init__(f"the object store refuses: {code}: {reason}; see: modelyard doctor")
+        super().__init__(f"the object store refuses: {code}: {reason}")
         self.code = code
 
 

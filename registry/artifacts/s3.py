@@ -20,8 +20,11 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
     HTTPClientError,
     IncompleteReadError,
+    ProxyConnectionError,
     ReadTimeoutError,
     ResponseStreamingError,
     SSLError,
@@ -52,6 +55,15 @@ _BATCH = 1_000  # the most keys that one request deletes
 _IO_QUEUE = 64  # MiB that wait for the disk while a file comes in
 _UPLOAD = "modelyard-upload"
 _ABSENT = frozenset(("404", "NoSuchKey", "NotFound"))
+_AWAY = (
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    ProxyConnectionError,
+    RetriesExceededError,
+    S3DownloadFailedError,
+)
 _CUT = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
 
 
@@ -105,7 +117,7 @@ def translated(key: str) -> Iterator[None]:
         raise StoreUnavailable(
             f"its certificate is not trusted ({error}); set MODELYARD_OBJECTS__CA_BUNDLE"
         ) from None
-    except (HTTPClientError, *_CUT, RetriesExceededError, S3DownloadFailedError) as error:
+    except _AWAY as error:
         raise StoreUnavailable(str(error)) from None
     except BotoCoreError as error:
         raise StoreRefused(type(error).__name__, str(error)) from None
@@ -266,9 +278,7 @@ class S3BlobStore:
     async def _head(self, key: str) -> dict[str, Any] | None:
         where = self._where(key)
         try:
-            found: dict[str, Any] = await self._call(
-                key, lambda: self._client.head_object(**where)
-            )
+            found: dict[str, Any] = await self._call(key, lambda: self._client.head_object(**where))
         except BlobNotFound:
             return None
         return found

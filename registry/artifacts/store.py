@@ -22,7 +22,7 @@ class BlobStore(Protocol):
     def stream(self, key: str, *, chunk: int = CHUNK) -> AsyncIterator[bytes]: ...
 
     async def fetch(self, key: str, path: Path) -> None:
-        """Write the object to a file of its own, which appears whole; folders on the way are made."""
+        """Write the object to a file of its own, which appears whole, and make its folder."""
 
     async def size(self, key: str) -> int | None:
         """None where there is no such object."""

@@ -1,13 +1,15 @@
 """A loopback server between a client and its object store, which does to it what networks do."""
 
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import httpx
 
-Request = BaseHTTPRequestHandler
 Fault = Callable[["Proxied"], bool]
 
 
@@ -15,8 +17,8 @@ class Proxied(BaseHTTPRequestHandler):
     """Passes a request on, unless the fault has dealt with it."""
 
     protocol_version = "HTTP/1.1"
-    target = ""
-    fault: Fault = staticmethod(lambda request: False)  # type: ignore[assignment]  # set below
+    target: str
+    fault: Fault
 
     def setup(self) -> None:
         super().setup()
@@ -39,7 +41,7 @@ class Proxied(BaseHTTPRequestHandler):
         )
 
     def answer(self, response: httpx.Response, *, cut_after: int | None = None) -> None:
-        self.send_response(response.status_code)
+        self.send_response_only(response.status_code)
         for name, value in response.headers.items():
             if name.lower() not in ("connection", "transfer-encoding", "content-length"):
                 self.send_header(name, value)
@@ -64,15 +66,57 @@ class Proxied(BaseHTTPRequestHandler):
         """Silent."""
 
 
+class Once:
+    """A fault that befalls the first request that fits, or the first few."""
+
+    def __init__(
+        self, fits: Fault, happens: Callable[["Proxied"], object], *, times: int = 1
+    ) -> None:
+        self.fits, self.happens, self.left = fits, happens, times
+
+    def __call__(self, request: Proxied) -> bool:
+        if self.left <= 0 or not self.fits(request):
+            return False
+        self.left -= 1
+        self.happens(request)
+        return True
+
+
+def no_fault(request: Proxied) -> bool:
+    return False
+
+
+def refuse_chunked(request: Proxied) -> bool:
+    if "chunked" not in request.headers.get("Transfer-Encoding", ""):
+        return False
+    request.refuse(411, "MissingContentLength")
+    request.hang_up()
+    return True
+
+
+def self_signed(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    """A certificate for loopback that nobody trusts unasked, and a server's context with it."""
+    certificate, key = folder / "ca.pem", folder / "key.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out"]
+    subprocess.run([*command.split(" "), *names, str(certificate)], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return certificate, context
+
+
 @contextmanager
-def proxy(target: str, fault: Fault) -> Iterator[str]:
+def proxy(target: str, fault: Fault, *, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """The URL of a server that passes on to `target`. `fault` says whether it has answered."""
     handler = type("Handler", (Proxied,), {"target": target, "fault": staticmethod(fault)})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    scheme = "https" if tls else "http"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"{scheme}://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

@@ -131,7 +131,9 @@ def _program(name: str, variable: str) -> Path:
     built = cache / "modelyard" / "bin" / name
     found = os.environ.get(variable) or shutil.which(name) or built
     if not Path(found).is_file():
-        raise StoreMissing(f"{name} is not built; run: tests/support/build_stores.sh .venv/bin/python")
+        raise StoreMissing(
+            f"{name} is not built; run: tests/support/build_stores.sh .venv/bin/python"
+        )
     return Path(found)
 
 
