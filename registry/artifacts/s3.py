@@ -155,7 +155,7 @@ class S3BlobStore:
         try:
             await self._transfer(
                 key,
-                size,
+                part_size(size, self._bucket.part_bytes),
                 lambda manager: manager.upload(
                     str(path),
                     where["Bucket"],
@@ -185,13 +185,10 @@ class S3BlobStore:
     async def fetch(self, key: str, path: Path) -> None:
         """Written beside and renamed; parts come several at once, each again where it is cut."""
         where = self._where(key)
-        size = await self.size(key)
-        if size is None:
-            raise BlobNotFound(key)
         await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
         await self._transfer(
             key,
-            size,
+            self._bucket.part_bytes,
             lambda manager: manager.download(where["Bucket"], where["Key"], str(path)),
         )
 
@@ -243,10 +240,9 @@ class S3BlobStore:
             return await asyncio.to_thread(work)
 
     async def _transfer(
-        self, key: str, size: int, begin: Callable[[TransferManager], TransferFuture]
+        self, key: str, part: int, begin: Callable[[TransferManager], TransferFuture]
     ) -> None:
         """A task that is cancelled stops its transfer, too, and an upload's parts are removed."""
-        part = part_size(size, self._bucket.part_bytes)
         config = TransferConfig(
             multipart_threshold=part,
             multipart_chunksize=part,
@@ -255,13 +251,14 @@ class S3BlobStore:
             io_chunksize=MIB,
         )
         manager = TransferManager(self._client, config)
-        future = begin(manager)
         try:
-            with translated(key):
-                await asyncio.to_thread(future.result)
-        except asyncio.CancelledError:
-            future.cancel()
-            raise
+            future = begin(manager)
+            try:
+                with translated(key):
+                    await asyncio.to_thread(future.result)
+            except asyncio.CancelledError:
+                future.cancel()
+                raise
         finally:
             await asyncio.to_thread(manager.shutdown)
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from registry.artifacts.errors import StoreRefused, StoreUnavailable
 from registry.kit.errors import Kind, ServiceError
 from registry.packages import service as packages
 from registry.packages.service import PackageRef
@@ -29,6 +30,7 @@ from session.worker.training import Outcome, Training
 log = structlog.get_logger()
 _REPLAY_PAGE = 100
 _POLL_S = 1.0
+_STORAGE = (OSError, StoreRefused, StoreUnavailable)
 _STORAGE_PAUSE_S = 2.0
 _GRADIENT = "forward_backward"
 _CLEARING = ("optim_step", "load")
@@ -102,11 +104,12 @@ class SessionRunner:
         )
 
     async def _redo_surely(self, operation: Operation) -> None:
-        """Files are read before the model changes, so storage that is away is waited for."""
+        """Files are read before the model changes, so storage that is away, or that refuses until
+        somebody mends its settings, is waited for."""
         while True:
             try:
                 return await self._redo(operation)
-            except OSError as error:
+            except _STORAGE as error:
                 log.warning("replay.waits", operation=operation.id, reason=failure(error).message)
                 await asyncio.sleep(_STORAGE_PAUSE_S)
 
@@ -138,6 +141,8 @@ class SessionRunner:
             body = await operations.load_body(self._context.store, operation)
             try:
                 await self._perform(operation, body)
+            except _STORAGE:
+                raise
             except (EngineError, ServiceError):
                 return
             raise ReplayDiverged(operation)
