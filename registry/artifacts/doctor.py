@@ -20,7 +20,7 @@ import httpx
 from registry.artifacts.bucket import Bucket
 from registry.artifacts.errors import StoreRefused, StoreUnavailable
 from registry.artifacts.local import LocalBlobStore
-from registry.artifacts.s3 import MIB, SMALLEST_PART, make_client, translated
+from registry.artifacts.s3 import MIB, SMALLEST_PART, make_client, translated, trusted_bundle
 from registry.kit.clock import now
 from registry.kit.errors import ServiceError
 
@@ -179,9 +179,8 @@ def _moment(date: str) -> datetime:
 def _trusted(bucket: Bucket) -> ssl.SSLContext | bool:
     if not bucket.verify:
         return False
-    if bucket.ca_bundle:
-        return ssl.create_default_context(cafile=bucket.ca_bundle)
-    return httpx.create_ssl_context()
+    bundle = trusted_bundle(bucket)
+    return ssl.create_default_context(cafile=bundle) if bundle else httpx.create_ssl_context()
 
 
 def _certificate(bucket: Bucket, endpoint: str) -> str:
@@ -189,7 +188,7 @@ def _certificate(bucket: Bucket, endpoint: str) -> str:
         raise Lacking("plain HTTP: nothing is encrypted on the way")
     if not bucket.verify:
         raise Lacking("not compared, as MODELYARD_OBJECTS__VERIFY is false")
-    return f"trusted by {bucket.ca_bundle or 'AWS_CA_BUNDLE or what is installed'}"
+    return f"trusted by {trusted_bundle(bucket) or 'what is installed'}"
 
 
 def check_clock(theirs: datetime) -> str:

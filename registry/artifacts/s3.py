@@ -16,6 +16,7 @@ from secrets import token_hex
 from typing import Any, TypeVar
 
 import boto3
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -104,6 +105,14 @@ def make_client(bucket: Bucket, *, endpoint: str | None = None) -> Any:
             verify=trusted if bucket.verify else False,
             config=config,
         )
+
+
+def trusted_bundle(bucket: Bucket) -> str | None:
+    """The file with the authorities that a client of this bucket trusts, if one is named."""
+    if bucket.ca_bundle:
+        return str(bucket.ca_bundle)
+    named = botocore.session.Session().get_config_variable("ca_bundle")
+    return str(named) if named else None
 
 
 @contextmanager

@@ -99,7 +99,9 @@ def test_a_server_that_is_away_ends_the_examination(minio: S3Server) -> None:
     assert [each.verdict for each in found.values()] == [Verdict.fails]
 
 
-def test_a_private_authority_is_named_and_then_trusted(minio: S3Server, tmp_path: Path) -> None:
+def test_a_private_authority_is_named_and_then_trusted(
+    minio: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     certificate, context = self_signed(tmp_path)
     with proxy(minio.endpoint, lambda request: False, tls=context) as url:
         bucket = replace(minio.fresh_bucket(), endpoint=url)
@@ -108,6 +110,9 @@ def test_a_private_authority_is_named_and_then_trusted(minio: S3Server, tmp_path
         found, _ = examined(replace(bucket, ca_bundle=certificate))
         assert found["certificate"].verdict is Verdict.works
         assert all(each.verdict is not Verdict.fails for each in found.values())
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+        found, _ = examined(bucket)
+        assert str(certificate) in found["certificate"].detail
 
 
 def test_the_checksum_mode_that_works_is_found(minio: S3Server, tmp_path: Path) -> None:

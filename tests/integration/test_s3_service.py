@@ -2,7 +2,7 @@
 
 import shutil
 import signal
-from dataclasses import replace
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -57,5 +57,6 @@ def test_a_service_trains_saves_resumes_and_promotes_on_a_bucket(
         assert len(get(service, "/v1/groups/g1/versions")["data"]) == 2
         assert service.stop(signal.SIGTERM) == 0
     assert not (home / "objects").exists()
-    listed = make_client(replace(bucket)).list_objects_v2(Bucket=bucket.name)["Contents"]
+    with closing(make_client(bucket)) as s3:
+        listed = s3.list_objects_v2(Bucket=bucket.name)["Contents"]
     assert all(each["Key"].startswith("team/") for each in listed)

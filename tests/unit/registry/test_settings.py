@@ -75,6 +75,7 @@ def test_every_setting_of_a_bucket_reaches_it(tmp_path: Path) -> None:
         {"bucket": "b", "part_bytes": 2**20},
         {"bucket": "b", "addressing": "auto"},
         {"bucket": ""},
+        {"bucket": "b", "endpoint": "minio:9000"},
     ],
 )
 def test_settings_that_name_no_one_store_are_refused(given: dict[str, Any]) -> None:
