@@ -1,5 +1,6 @@
 """The whole service, wired once: every router, and what they reach."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -10,7 +11,8 @@ from fastapi_offline import FastAPIOffline
 import registry.api.deployments
 import registry.api.rest
 from registry.api.auth import require_permissions
-from registry.kit.rest import BodyLimit, add_error_handlers
+from registry.kit.rest import BodyLimit, HeadAsGet, add_error_handlers
+from registry.kit.stopping import AnswersWhenStopping
 from registry.settings import Settings
 from session.api import openai, rest
 from session.api.sampler import ServiceSampler
@@ -18,8 +20,8 @@ from session.resources import open_database, open_store
 from session.worker.channel import WorkerChannel
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """Builds; the lifespan opens and closes."""
+def create_app(settings: Settings, *, stopping: asyncio.Event | None = None) -> FastAPI:
+    """Builds; the lifespan opens and closes. `stopping` ends the requests that are held."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -41,6 +43,9 @@ def create_app(settings: Settings) -> FastAPI:
     )
     add_error_handlers(app)
     app.add_middleware(BodyLimit, most=settings.limits.body_bytes)
+    app.add_middleware(HeadAsGet)
+    if stopping is not None:
+        app.add_middleware(AnswersWhenStopping, stopping=stopping)
     for router in (registry.api.rest.router, registry.api.deployments.router, rest.router):
         app.include_router(router)
     app.include_router(openai.router)

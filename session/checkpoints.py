@@ -74,4 +74,5 @@ def base_ref(base: BaseModel) -> BaseRef:
 
 
 async def require_base(db: AsyncSession, name: str) -> BaseRef:
+    """What it is, not whether its files are there: that a worker's `Bases` knows."""
     return base_ref(await models.require_base_model(db, name))

@@ -143,6 +143,7 @@ def _resume(
             for number, (before, after) in enumerate(pairs, start=1)
         ],
     )
+    show.line("(written in hexadecimal: that is a float in full, so equal text is equal bits)")
     _promise(expected == found, "the resumed session gave other losses")
 
 
@@ -180,7 +181,9 @@ def _versions(service: Service) -> None:
 def _bill(client: modelyard.ServiceClient) -> None:
     show.heading("The token bill")
     usage = client.usage()
-    show.table([*usage.tokens], [[*usage.tokens.values()]])
+    used = {category: tokens for category, tokens in usage.tokens.items() if tokens}
+    show.table([*used], [[*used.values()]])
+    show.line("train: through training calls; prefill: prompts; sample: generated")
 
 
 def _step(training: modelyard.TrainingClient, batch: list[modelyard.Datum]) -> float:

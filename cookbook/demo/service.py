@@ -1,5 +1,6 @@
 """A service of the demo's own: fresh home, free port, and nothing left behind at the end."""
 
+import fcntl
 import json
 import os
 import signal
@@ -50,6 +51,7 @@ def running() -> Iterator[Service]:
         home = Path(folder)
         log = home / "service.log"
         with log.open("w") as output:
+            fcntl.flock(output, fcntl.LOCK_EX)  # held by every process that writes to this log
             # A session of its own: Ctrl-C reaches the demo, which then stops the service.
             process = subprocess.Popen(
                 [sys.executable, "-m", "session", "serve", "--port", "0"],
@@ -63,6 +65,7 @@ def running() -> Iterator[Service]:
             yield _wait_until_healthy(process, home, log)
         finally:
             _stop(process)
+            _wait_until_released(log)
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -90,11 +93,22 @@ def _answers(credentials: dict[str, str]) -> bool:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Cleanly, unless that takes too long or Ctrl-C is pressed once more."""
+    """Cleanly, unless that takes too long or Ctrl-C or SIGTERM comes once more."""
     process.send_signal(signal.SIGINT)
     try:
         with show.waiting("stopping the service"):
             process.wait(STOP_S)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+    except (subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _wait_until_released(log: Path) -> None:
+    """Until the worker is gone too: it ends by itself once the service is no more."""
+    deadline = time.monotonic() + STOP_S
+    with log.open() as file:
+        while time.monotonic() < deadline:
+            try:
+                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.05)

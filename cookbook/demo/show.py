@@ -53,7 +53,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     drawn = Table(*columns, box=None, padding=(0, 2, 0, 0))
     for row in rows:
         drawn.add_row(*map(_plain, row))
-    console.print(Padding(drawn, (0, 0, 0, 2)))
+    with console.capture() as capture:
+        console.print(Padding(drawn, (0, 0, 0, 2)))
+    for text in capture.get().splitlines():
+        print(text.rstrip(), file=console.file)
 
 
 def _plain(cell: object) -> str:
@@ -70,7 +73,7 @@ def what_next(seconds: float) -> None:
     heading(f"Done in {seconds:.0f} seconds. What to try next")
     for command, text in (
         ("make serve", "a service that stays, with its data in ~/.modelyard"),
-        ("README.md", "five lines of Python that train on it"),
+        ("README.md", "the few lines of Python that train on it"),
         ("cookbook/demo/facts.jsonl", "add a fact of your own, and run make demo again"),
         ("docs/index.md", "everything else"),
     ):

@@ -140,6 +140,7 @@ def upgrade() -> None:
         sa.Column("step", sa.Integer(), nullable=False),
         sa.Column("worker_id", sa.String(), nullable=True),
         sa.Column("lease_epoch", sa.Integer(), nullable=False),
+        sa.Column("live_epoch", sa.Integer(), nullable=False),
         sa.Column("error", sa.String(), nullable=True),
         sa.Column("user_metadata", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),

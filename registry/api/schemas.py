@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from fastapi import Query
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from registry.artifacts.manifest import FileEntry
 from registry.kit.pages import Page
+from registry.kit.rest import Form
 from registry.models.model import BaseModel as StoredModel
 from registry.packages.model import Package, PackageGroup
 from registry.usage.model import Category
@@ -59,9 +60,7 @@ class TokenizerFiles(BaseModel):
     files: list[str]
 
 
-class NewGroup(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class NewGroup(Form):
     name: str
     description: str = ""
 

@@ -1,19 +1,23 @@
 """FastAPI pieces shared by every router: transactions, and problem+json for every error."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 import structlog
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, model_validator
 from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from registry.kit.db import AWAY, Database
 from registry.kit.errors import Kind, ServiceError
+from registry.kit.text import NOT_UNICODE, broken_text, printable
 
 STATUS: Mapping[Kind, int] = {
     Kind.malformed: 400,
@@ -27,6 +31,7 @@ STATUS: Mapping[Kind, int] = {
     Kind.unavailable: 503,
     Kind.internal: 500,
 }
+_FULL = ("disk is full", "no space left on device")  # as SQLite and PostgreSQL say it
 log = structlog.get_logger()
 
 
@@ -47,10 +52,54 @@ Db = Annotated[AsyncSession, Depends(_transaction, scope="function")]
 ReadDb = Annotated[AsyncSession, Depends(_reading, scope="function")]
 
 
+class DatabaseAway(ServiceError):
+    """Locked, restarting, out of connections: the same request may succeed a moment later."""
+
+    kind = Kind.unavailable
+
+    def __init__(self) -> None:
+        super().__init__("the database is busy or not reachable; try again")
+
+
+class StorageFull(ServiceError):
+    kind = Kind.unavailable
+
+    def __init__(self) -> None:
+        super().__init__("the service's storage is full: nothing can be kept until there is room")
+
+
+class Unexpected(ServiceError):
+    kind = Kind.internal
+
+    def __init__(self) -> None:
+        super().__init__("unexpected error; the server log has it")
+
+
+class BrokenText(ServiceError):
+    kind = Kind.invalid
+
+    def __init__(self, field: str) -> None:
+        super().__init__(f"{field or 'body'}: {NOT_UNICODE}")
+
+
+class Form(BaseModel):
+    """A body in JSON. It has no fields but its own, and no text that could not be stored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unicode(cls, data: Any) -> Any:
+        field = broken_text(data)
+        if field is not None:
+            raise BrokenText(field)
+        return data
+
+
 def problem(
     status: int, title: str, detail: str, *, kind: Kind, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    body = {"title": title, "status": status, "detail": detail, "kind": kind}
+    body = {"title": title, "status": status, "detail": printable(detail), "kind": kind}
     return JSONResponse(body, status, headers, media_type="application/problem+json")
 
 
@@ -83,22 +132,34 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _database_away(request: Request, error: Exception) -> JSONResponse:
-    """Locked, restarting, out of connections: the same request may succeed a moment later."""
-    await log.awarning("database.away", path=request.url.path, reason=str(error.__cause__ or error))
-    return problem(
-        503,
-        "DatabaseAway",
-        "the database is busy or not reachable; try again",
-        kind=Kind.unavailable,
-        headers={"Retry-After": "1"},
-    )
+    told = await database_away(request, error)
+    headers = {"Retry-After": "1"} if isinstance(told, DatabaseAway) else None
+    return problem(503, type(told).__name__, told.message, kind=told.kind, headers=headers)
+
+
+async def database_away(request: Request, error: Exception) -> ServiceError:
+    """What a caller is told of an error in `AWAY`, which is logged."""
+    reason = str(error.__cause__ or error)
+    await _unless_it_fails(log.awarning("database.away", path=request.url.path, reason=reason))
+    is_full = any(words in reason.lower() for words in _FULL)
+    return StorageFull() if is_full else DatabaseAway()
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    await log.aexception("request.failed", path=request.url.path, exc_info=error)
-    return problem(
-        500, "InternalError", "unexpected error; the server log has it", kind=Kind.internal
-    )
+    told = await unexpected(request, error)
+    return problem(500, "InternalError", told.message, kind=told.kind)
+
+
+async def unexpected(request: Request, error: Exception) -> ServiceError:
+    """What a caller is told of a fault of ours, which is logged."""
+    await _unless_it_fails(log.aexception("request.failed", path=request.url.path, exc_info=error))
+    return Unexpected()
+
+
+async def _unless_it_fails(logged: Awaitable[None]) -> None:
+    """A caller gets an answer also where the log cannot be written."""
+    with suppress(Exception):
+        await logged
 
 
 class BodyLimit:
@@ -124,6 +185,31 @@ class BodyLimit:
             return message
 
         await self._app(scope, limited, send)
+
+
+class _Answered(OSError):
+    """Tells a response that streams that nobody reads on."""
+
+
+class HeadAsGet:
+    """Every GET answers HEAD too: the same status and headers, and no body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            return await self._app(scope, receive, send)
+
+        async def bodiless(message: Message) -> None:
+            if message["type"] != "http.response.body":
+                return await send(message)
+            await send({"type": "http.response.body", "body": b""})
+            if message.get("more_body"):
+                raise _Answered
+
+        with suppress(_Answered, ClientDisconnect):
+            await self._app({**scope, "method": "GET"}, receive, bodiless)
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -1,6 +1,7 @@
 """Base models: register a directory that was looked through, find it by name."""
 
 import hashlib
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from exporters.companions import EXTRA_TEMPLATES, TOKENIZER_FILES
 from exporters.hf_model import ModelInfo
+from registry.artifacts.manifest import hash_file
 from registry.kit.ids import new_id
 from registry.models.errors import (
     InvalidModelName,
     ModelExists,
     ModelFileChanged,
+    ModelFileMissing,
     ModelFileNotFound,
     ModelNotFound,
 )
@@ -26,6 +29,9 @@ _PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _NAME = re.compile(rf"{_PART}(/(?!tokenizer$){_PART})?")
 # A tokenizer is loaded together with the model's own config, which names its class.
 _SERVED = frozenset((*TOKENIZER_FILES, "config.json"))
+
+Stamps = tuple[tuple[str, int, int, int], ...]
+"""Each file's path, size, inode and time of change: other stamps, maybe other bytes."""
 
 
 async def add(db: AsyncSession, *, name: str, inspected: ModelInfo) -> BaseModel:
@@ -79,13 +85,50 @@ def require_tokenizer_file(model: BaseModel, path: str) -> ModelFile:
 
 def read_file(model: BaseModel, file: ModelFile) -> bytes:
     """The file as it was registered; the directory is the operator's and may have changed since."""
+    path = Path(model.path, file["path"])
     try:
-        data = Path(model.path, file["path"]).read_bytes()
-    except FileNotFoundError:
-        raise ModelFileChanged(model.name, file["path"]) from None
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise _missing(model, path) from None
     if hashlib.sha256(data).hexdigest() != file["sha256"]:
         raise ModelFileChanged(model.name, file["path"])
     return data
+
+
+def stamps(model: BaseModel) -> Stamps:
+    """How its files look from outside; a missing one, or one of another size, raises."""
+    return tuple(_stamp(model, file) for file in model.files)
+
+
+def compare(model: BaseModel) -> Stamps:
+    """Read every registered file; the first that is missing or was changed raises."""
+    seen = stamps(model)
+    for file in model.files:
+        path = Path(model.path, file["path"])
+        try:
+            digest = hash_file(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise _missing(model, path) from None
+        if digest != file["sha256"]:
+            raise ModelFileChanged(model.name, file["path"])
+    return seen
+
+
+def _stamp(model: BaseModel, file: ModelFile) -> tuple[str, int, int, int]:
+    path = Path(model.path, file["path"])
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise _missing(model, path) from None
+    if found.st_size != file["size"]:
+        raise ModelFileChanged(model.name, file["path"])
+    return str(path), found.st_size, found.st_ino, found.st_mtime_ns
+
+
+def _missing(model: BaseModel, path: Path) -> ModelFileMissing:
+    """Named is what the operator has to bring back: the whole directory where that is gone."""
+    directory = Path(model.path)
+    return ModelFileMissing(model.name, path if directory.is_dir() else directory)
 
 
 def _from(name: str, inspected: ModelInfo) -> BaseModel:

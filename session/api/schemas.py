@@ -3,8 +3,9 @@
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from registry.kit.rest import Form
 from session.lifecycle.model import TrainingSession
 from session.lifecycle.service import LoraWish, SessionWish
 from session.merges.model import Merge
@@ -13,11 +14,7 @@ Text = Annotated[str, Field(max_length=1024)]
 Metadata = Annotated[dict[Annotated[str, Field(max_length=128)], Text], Field(max_length=50)]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class LoraIn(_Body):
+class LoraIn(Form):
     rank: int = 32
     alpha: float | None = Field(None, description="32 where absent; scaling is alpha / rank")
     seed: int | None = Field(None, description="drawn by the service where absent")
@@ -27,14 +24,14 @@ class LoraIn(_Body):
     train_unembed: bool = True
 
 
-class SessionIn(_Body):
+class SessionIn(Form):
     base_model: str | None = Field(None, description="may be absent with from_version")
     name: str | None = None
     group: str | None = Field(None, description="made if it does not exist; 'default' if absent")
     lora: LoraIn = LoraIn()
     from_version: str | None = Field(None, description="GROUP@VERSION to take weights from")
     with_optimizer: bool = Field(False, description="needs a version of kind state")
-    metadata: Metadata = {}
+    metadata: Metadata = Field(default_factory=dict)
 
     def wish(self) -> SessionWish:
         lora = self.lora.model_dump()
@@ -66,6 +63,7 @@ class SessionOut(BaseModel):
     lora: LoraOut
     parent: str | None
     step: int
+    restoring: bool = Field(description="a worker is making its completed operations again")
     error: str | None
     last_number: int
     created_at: datetime
@@ -84,6 +82,7 @@ class SessionOut(BaseModel):
             lora=LoraOut(**session.lora),
             parent=session.parent_ref,
             step=session.step,
+            restoring=session.is_restoring,
             error=session.error,
             last_number=session.last_number,
             created_at=session.created_at,
@@ -98,7 +97,7 @@ class SessionPage(BaseModel):
     next_cursor: str | None
 
 
-class StepMetrics(_Body):
+class StepMetrics(Form):
     step: int
     metrics: dict[str, float]
 

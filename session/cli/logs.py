@@ -1,8 +1,28 @@
 """How the service's processes write their log: one line an event, and no local variables."""
 
 import sys
+from contextlib import suppress
+from typing import TextIO
 
 import structlog
+
+
+class Unfailing:
+    """A stream for a log: what it cannot write is lost, and whoever logs it goes on.
+
+    A terminal is closed, the reader of a pipe ends, a disk fills: no reason to stop the service."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def configure() -> None:
@@ -16,5 +36,7 @@ def configure() -> None:
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
             ),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(
+            Unfailing(sys.stderr)  # type: ignore[arg-type]  # all that is used of a file
+        ),
     )

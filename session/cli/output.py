@@ -1,18 +1,23 @@
 """What commands print: tables and JSON on stdout, progress and errors on stderr."""
 
 import json
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 Row = Mapping[str, Any]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _UNBOUNDED = 100_000  # columns; a pipe has no edge to wrap at
 
 
@@ -34,8 +39,9 @@ def show_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> 
     for column in columns:
         numeric = all(isinstance(row.get(column), int | None) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    form = brief if sys.stdout.isatty() else str
     for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
+        table.add_row(*(_cell(row.get(column), form) for column in columns))
     _stdout().print(table)
 
 
@@ -51,15 +57,21 @@ def show_fields(fields: Row, *, as_json: bool) -> None:
 
 
 @contextmanager
-def waiting(line: str) -> Iterator[None]:
-    """A spinner for a person; one plain line for a log."""
+def waiting(line: str, *, interrupted: str) -> Iterator[None]:
+    """A spinner with a clock for a person; one plain line for a log. Ctrl-C ends the waiting alone,
+    which `interrupted` says."""
     console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     if not console.is_terminal:
         note(line)
-        yield
-        return
-    with console.status(Text(line)):
-        yield
+    try:
+        with progress:
+            progress.add_task(escape(line), total=None)
+            yield
+    except KeyboardInterrupt:
+        note(interrupted)
+        raise
 
 
 def _stdout() -> Console:
@@ -70,9 +82,16 @@ def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def _cell(value: Any) -> Text:
+def brief(text: str) -> str:
+    """What fits a column of a terminal: moments to the minute, digests by their beginning."""
+    if _MOMENT.fullmatch(text):
+        return text[:16].replace("T", " ")
+    return f"{text[:19]}…" if _DIGEST.fullmatch(text) else text
+
+
+def _cell(value: Any, form: Callable[[str], str] = str) -> Text:
     """Unprintable characters come from whoever wrote the text; a terminal would obey them."""
-    text = _words(value)
+    text = form(_words(value))
     return Text("".join(char if char.isprintable() else "?" for char in text))
 
 

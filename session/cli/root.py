@@ -4,9 +4,12 @@ Commands of a client import neither a database nor a web framework, so that they
 and work where only the client is installed. What needs more imports it when it runs.
 """
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from registry.kit.errors import ServiceError
 from session.cli.commands import (
@@ -28,7 +31,21 @@ from session.client.errors import APIError, ModelyardError
 
 _OURS = {"modelyard", "session", "registry", "exporters"}
 
+
+class _Commands(TyperGroup):
+    """Hidden commands are for our own processes: a slip of the pen does not lead to them."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        self.commands = {
+            name: command
+            for name, command in self.commands.items()
+            if not command.hidden or name == args[0]
+        }
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -63,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(arguments, prog_name="modelyard")
     except (CommandFailed, ModelyardError, ServiceError) as error:
-        note(f"modelyard: {error.detail if isinstance(error, APIError) else error}")
+        note(f"modelyard: {_words(error)}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in _OURS:
@@ -73,3 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             " run: pip install 'modelyard[server,engine]'"
         )
     raise SystemExit(1)
+
+
+def _words(error: Exception) -> str:
+    """Of a refusal without its status, and without where in a request the wrong value stood."""
+    if isinstance(error, APIError):
+        return re.sub(r"^(query|path)\.", "", error.detail)
+    return str(error)

@@ -6,13 +6,13 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import structlog
+import typer
 import uvicorn
-from sqlalchemy.exc import SQLAlchemyError
 
 from exporters.serving import TARGETS
 from registry.access import service as access
@@ -49,6 +49,15 @@ class AddressInUse(ServiceError):
         super().__init__(
             f"cannot listen on {host}:{port} ({reason}); choose another: modelyard serve --port N"
         )
+
+
+class BackgroundEnded(ServiceError):
+    """A fault of ours: these run for as long as the service does, whatever happens."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        reason = "" if error is None else f" ({type(error).__name__}: {error})"
+        super().__init__(f"the {task.get_name()} ended unexpectedly{reason}, so serve has stopped")
 
 
 def serve(settings: Settings) -> None:
@@ -92,8 +101,11 @@ async def _serve(settings: Settings, home: Path, listener: socket.socket) -> Non
     url = _url(settings.host, listener.getsockname()[1])
     try:
         await _credentials(database, home, url)
-        async with _deploying(settings, database), _worker(settings, database):
-            await _answer(settings, listener, url)
+        async with (
+            _deploying(settings, database) as deployer,
+            _worker(settings, database) as supervisor,
+        ):
+            await _answer(settings, listener, url, background=(deployer, supervisor))
     finally:
         await database.close()
 
@@ -115,52 +127,63 @@ async def _credentials(database: Database, home: Path, url: str) -> None:
             write_credentials(home, url, known[1])
 
 
-async def _answer(settings: Settings, listener: socket.socket, url: str) -> None:
+async def _answer(
+    settings: Settings,
+    listener: socket.socket,
+    url: str,
+    *,
+    background: Sequence[asyncio.Task[None]],
+) -> None:
+    """Until told to stop. Without what runs in the background it would only seem to work."""
+    asked = asyncio.Event()
     config = uvicorn.Config(
-        create_app(settings),
+        create_app(settings, stopping=asked),
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=10,
         timeout_keep_alive=30,
     )
     log.info("serve.ready", url=url, docs=f"{url}/docs", home=str(settings.home_path()))
+    typer.echo(f"Modelyard answers at {url} (its pages: {url}/docs). Ctrl-C stops it.")
     server = Server(config)
     with stop_requested() as stop:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((serving, stopping, *background), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
+        ended = [task for task in background if task.done()]
         log.info("serve.stopping")
+        asked.set()
         server.should_exit = True
         await serving
+    if ended:
+        raise BackgroundEnded(ended[0])
 
 
 @asynccontextmanager
-async def _deploying(settings: Settings, database: Database) -> AsyncIterator[None]:
+async def _deploying(settings: Settings, database: Database) -> AsyncIterator[asyncio.Task[None]]:
     store = open_store(settings)
     deployer = Deployer(database, store, TARGETS, settings.home_path() / "deployments")
     await deployer.prepare()
-    task = asyncio.create_task(deployer.run())
+    task = asyncio.create_task(deployer.run(), name="deployer")
     try:
-        yield
+        yield task
     finally:
         task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await asyncio.gather(task, return_exceptions=True)
         await deployer.close()
 
 
 @asynccontextmanager
-async def _worker(settings: Settings, database: Database) -> AsyncIterator[None]:
+async def _worker(settings: Settings, database: Database) -> AsyncIterator[asyncio.Task[None]]:
     """One worker process for as long as the block runs, started again when it dies."""
     supervisor = Supervisor(database, scratch_path(settings))
-    task = asyncio.create_task(supervisor.run())
+    task = asyncio.create_task(supervisor.run(), name="supervisor")
     try:
-        yield
+        yield task
     finally:
         task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await asyncio.gather(task, return_exceptions=True)
         await supervisor.stop()
 
 
@@ -196,9 +219,9 @@ class Supervisor:
                 stdin=asyncio.subprocess.PIPE,  # closes when this process dies, which ends it too
                 start_new_session=True,  # Ctrl-C reaches us alone; we stop it in our order
             )
-        except (OSError, SQLAlchemyError) as error:  # of a moment, perhaps: it is tried again
-            return str(error)
-        return f"exit code {await self._process.wait()}"
+            return f"exit code {await self._process.wait()}"
+        except Exception as error:  # noqa: BLE001 - whatever it is, a worker is tried again
+            return f"{type(error).__name__}: {error}"
 
     async def stop(self) -> None:
         process = self._process

@@ -25,7 +25,7 @@ class Service:
 
     @classmethod
     def from_environment(cls) -> Self:
-        return cls(from_environment())
+        return cls(from_environment(by_argument=False))
 
     def __enter__(self) -> Self:
         return self

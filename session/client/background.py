@@ -1,13 +1,13 @@
 """One thread with one event loop, in which a ServiceClient does all its work."""
 
 import asyncio
-import atexit
 import concurrent.futures
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
+from session.client.calls import Calls
 from session.client.errors import ClientClosed
 from session.client.future import APIFuture
 
@@ -16,26 +16,20 @@ T = TypeVar("T")
 
 class Background:
     def __init__(self) -> None:
+        self.calls = Calls()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="modelyard", daemon=True)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._open = True
         self._lock = threading.Lock()
         self._thread.start()
-        atexit.register(self.close)
 
-    def start(self, work: Coroutine[Any, Any, T]) -> APIFuture[T]:
-        """Run `work` in the background."""
-        future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        try:
-            self.call(self.spawn, work, future)
-        except ClientClosed:
-            work.close()
-            raise
-        return APIFuture(future)
+    def start(self, work: Coroutine[Any, Any, T], what: str) -> APIFuture[T]:
+        """Run `work` in the background. `what` names the call where its outcome is missed."""
+        return self.calls.add(self._started(work), what)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.start(work).result()
+        return APIFuture(self._started(work)).result()
 
     def call(self, function: Callable[..., object], *args: object) -> None:
         """Call within the loop; calls are made in the order in which this is called."""
@@ -56,11 +50,19 @@ class Background:
             was_open, self._open = self._open, False
         if not was_open:
             return
-        atexit.unregister(self.close)
         asyncio.run_coroutine_threadsafe(self._wind_up(last), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def _started(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        try:
+            self.call(self.spawn, work, future)
+        except ClientClosed:
+            work.close()
+            raise
+        return future
 
     async def _wind_up(self, last: Callable[[], Awaitable[None]] | None) -> None:
         for task in self._tasks:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from session.client.checks import number, optional_text
 from session.client.errors import ConfigurationError
 
 DEFAULT_TIMEOUT_S = 300.0
@@ -30,18 +31,26 @@ def resolve(
     api_key: str | None = None,
     group: str | None = None,
     timeout: float | None = None,
+    by_argument: bool = True,
 ) -> Config:
+    """`by_argument` says whether whoever asks could have passed what is missing."""
+    for name, value in (("url", url), ("api_key", api_key), ("group", group)):
+        optional_text(name, value)
     path = Path(env.get("MODELYARD_HOME") or "~/.modelyard").expanduser() / "credentials"
     found = _credentials(path)
     address = url or env.get("MODELYARD_URL") or found.get("url")
     if not address:
-        raise ConfigurationError(_missing("URL of the service", "url", "MODELYARD_URL", path))
+        raise ConfigurationError(
+            f"no URL of the service: {_advice('url', 'MODELYARD_URL', path, by_argument)}"
+        )
     address = _checked(address)
     # A key is sent only to the host it was written for.
     own = found.get("api_key") if _same_host(address, found.get("url")) else None
     key = api_key or env.get("MODELYARD_API_KEY") or own
     if not key:
-        raise ConfigurationError(_missing("API key", "api_key", "MODELYARD_API_KEY", path, found))
+        advice = _advice("api_key", "MODELYARD_API_KEY", path, by_argument)
+        other = f" (that file is for {found['url']})" if "url" in found else ""
+        raise ConfigurationError(f"no API key: {advice}{other}")
     return Config(
         url=address,
         api_key=key,
@@ -67,14 +76,9 @@ def _credentials(path: Path) -> dict[str, str]:
     return found
 
 
-def _missing(
-    what: str, argument: str, variable: str, path: Path, found: Mapping[str, str] | None = None
-) -> str:
-    other = f" (that file is for {found['url']})" if found and "url" in found else ""
-    return (
-        f"no {what}: pass ServiceClient({argument}=...), set {variable}, or start "
-        f"`modelyard serve` on this machine, which writes {path}{other}"
-    )
+def _advice(argument: str, variable: str, path: Path, by_argument: bool) -> str:
+    start = f"pass ServiceClient({argument}=...), " if by_argument else ""
+    return f"{start}set {variable}, or start `modelyard serve` on this machine, which writes {path}"
 
 
 def _checked(url: str) -> str:
@@ -90,12 +94,17 @@ def _same_host(url: str, other: str | None) -> bool:
 
 
 def _seconds(given: float | None, variable: str | None) -> float:
-    if given is None and not variable:
+    if given is not None:
+        return _positive(number("timeout", given))
+    if not variable:
         return DEFAULT_TIMEOUT_S
     try:
-        seconds = float(variable or "") if given is None else float(given)
+        return _positive(float(variable))
     except ValueError:
         raise ConfigurationError(f"MODELYARD_TIMEOUT {variable!r} is not a number") from None
+
+
+def _positive(seconds: float) -> float:
     if not seconds > 0:
         raise ConfigurationError(f"timeout must be more than 0 seconds, not {seconds}")
     return seconds

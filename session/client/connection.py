@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
+from session.client import leaving
 from session.client.background import Background
 from session.client.config import Config
 from session.client.errors import APIError, ConnectionFailed, ServerError, api_error
@@ -36,6 +37,8 @@ class Connection:
         self.background = Background()
         self.sampling = asyncio.Semaphore(SAMPLES_IN_FLIGHT)
         self._met = False
+        self._outage_said = False
+        leaving.close_at_exit(self)
         # Own transport, so no proxy of the environment stands between us and a service nearby.
         # Unbounded, so that open sampling requests never hold a training operation back.
         self._http = httpx.AsyncClient(
@@ -47,8 +50,15 @@ class Connection:
             ),
         )
 
-    def close(self) -> None:
-        self.background.close(self._http.aclose)
+    def close(self, *, wait: bool) -> None:
+        """What has no result yet is waited for, or ended. Closing twice is nothing."""
+        leaving.forget(self)
+        try:
+            if wait:
+                self.background.calls.wait(self.config.timeout_s)
+        finally:
+            self.background.calls.report()
+            self.background.close(self._http.aclose)
 
     async def send(
         self, path: str, body: msgspec.Struct, form: type[T], *, read_s: float | None = _READ_S
@@ -56,9 +66,9 @@ class Connection:
         """POST one wire struct that carries its own token, so that it may be sent again."""
         return await self._wire(self._prepare("POST", path, read_s, content=pack(body)), form)
 
-    async def outcome(self, path: str, form: type[T]) -> T:
+    async def outcome(self, path: str, form: type[T], wait_s: int = WAIT_S) -> T:
         """GET a wire struct, giving the service some time to have it ready."""
-        params = {"wait": str(WAIT_S)}
+        params = {"wait": str(wait_s)}
         return await self._wire(self._prepare("GET", path, WAIT_S + _READ_S, params=params), form)
 
     async def get(
@@ -118,6 +128,8 @@ class Connection:
                 repeat = again or isinstance(error, _NEVER_ARRIVED)
             else:
                 self._met = True
+                if since is not None and response.status_code not in _TRY_AGAIN:
+                    self._say_recovery()
                 if response.is_success:
                     return response
                 trouble = _problem(response)
@@ -126,9 +138,20 @@ class Connection:
             since = since or now()
             if not repeat or now() + pause > since + self._patience():
                 raise self._final(trouble) from trouble
-            log.warning("%s; trying again", self._final(trouble))
+            self._say_outage(self._final(trouble))
             await asyncio.sleep(pause)
             delay = min(2 * delay, _LONGEST_DELAY_S)
+
+    def _say_outage(self, trouble: Exception) -> None:
+        """Once for all requests that meet it, until one of them is answered."""
+        if not self._outage_said:
+            self._outage_said = True
+            log.warning("%s; trying again for up to %g s", trouble, self._patience())
+
+    def _say_recovery(self) -> None:
+        if self._outage_said:
+            self._outage_said = False
+            log.warning("%s answers again", self.config.url)
 
     def _patience(self) -> float:
         return self.config.timeout_s if self._met else min(self.config.timeout_s, _FIRST_CONTACT_S)

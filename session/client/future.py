@@ -2,7 +2,7 @@
 
 import asyncio
 import concurrent.futures
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -15,8 +15,11 @@ class APIFuture(Generic[T]):
     future can be waited for again.
     """
 
-    def __init__(self, future: "concurrent.futures.Future[T]") -> None:
+    def __init__(
+        self, future: "concurrent.futures.Future[T]", seen: Callable[[], object] = object
+    ) -> None:
         self._future = future
+        self._seen = seen
 
     def result(self, timeout: float | None = None) -> T:
         """The value, or the call's error. Raises TimeoutError after `timeout` seconds."""
@@ -32,8 +35,13 @@ class APIFuture(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         # Shielded: a cancelled awaiter must not cancel what others may still wait for.
-        return asyncio.shield(asyncio.wrap_future(self._future)).__await__()
+        try:
+            return (yield from asyncio.shield(asyncio.wrap_future(self._future)).__await__())
+        finally:
+            if self._future.done():
+                self._seen()
 
     def _wait(self, timeout: float | None) -> None:
         if not concurrent.futures.wait([self._future], timeout).done:
             raise TimeoutError(f"no result after {timeout} s; the call goes on, wait for it again")
+        self._seen()

@@ -6,6 +6,7 @@ leaves a gap.
 
 import asyncio
 import concurrent.futures
+import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from session import wire
-from session.client.connection import Connection
+from session.client.connection import WAIT_S, Connection
 from session.client.errors import (
     ClientClosed,
     ConnectionFailed,
@@ -26,11 +27,13 @@ from session.client.future import APIFuture
 from session.client.records import SessionInfo
 
 T = TypeVar("T")
+log = logging.getLogger("modelyard")
 
 # Sending ends with the coroutine that awaits the outcome.
 Work = Callable[[], Awaitable[Coroutine[Any, Any, T]]]
 
 _UNDECIDED = ("pending", "running")
+_FIRST_WAIT_S = 5  # before a look at the session
 _PAUSE_S = 0.05  # between two questions, in case the service does not hold them
 _AWAITED_AT_ONCE = 8  # operations complete in order: the oldest few are enough to ask for
 _held: ContextVar["Lane | None"] = ContextVar("held", default=None)
@@ -53,22 +56,24 @@ class Lane:
         self._asking = asyncio.Semaphore(_AWAITED_AT_ONCE)
         self._unsettled: wire.Submission | None = None
         self._gradient_is_incomplete = False
+        self._restoring = False
+        self._look_at = 0.0
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         connection.background.call(connection.background.spawn, self._serve(), self._ended)
 
-    def submit(self, work: Work[T], *, adds_gradient: bool = False) -> APIFuture[T]:
+    def submit(self, work: Work[T], what: str, *, adds_gradient: bool = False) -> APIFuture[T]:
         """Queue `work` behind everything submitted before it, from whatever thread."""
         if _held.get() is self:
             raise InvalidInput("a custom loss cannot call the training client that waits for it")
         job = _Job(work, concurrent.futures.Future(), adds_gradient)
         self._connection.background.call(self._queue.put_nowait, job)
-        return APIFuture(job.future)
+        return self._connection.background.calls.add(job.future, what)
 
     def operate(self, body: wire.Body, read: Callable[[wire.Operation], T]) -> APIFuture[T]:
         async def work() -> Coroutine[Any, Any, T]:
             return self._read_outcome(await self.send(body), read)
 
-        return self.submit(work, adds_gradient=isinstance(body, wire.ForwardBackward))
+        return self.submit(work, _named(body), adds_gradient=isinstance(body, wire.ForwardBackward))
 
     async def send(self, body: wire.Body) -> wire.Operation:
         """Have the next operation stored. Only within submitted work."""
@@ -87,17 +92,33 @@ class Lane:
 
     async def outcome(self, operation: wire.Operation) -> wire.Operation:
         """Wait until it is completed. Raises OperationFailed."""
+        path, wait_s = f"/v1/operations/{operation.id}", _FIRST_WAIT_S
         async with self._asking:
             while operation.status in _UNDECIDED:
-                operation = await self._connection.outcome(
-                    f"/v1/operations/{operation.id}", wire.Operation
-                )
+                operation = await self._connection.outcome(path, wire.Operation, wait_s)
+                wait_s = WAIT_S
                 if operation.status in _UNDECIDED:
+                    await self._look()
                     await asyncio.sleep(_PAUSE_S)
         if operation.status == "completed":
             return operation
         error = operation.error or wire.Failure(operation.status, f"{operation.kind} did not run")
         raise OperationFailed(operation.id, error.kind, error.message)
+
+    async def _look(self) -> None:
+        """Say once, while an operation takes long, that this is because of a lost worker."""
+        now = asyncio.get_running_loop().time()
+        if now < self._look_at:
+            return
+        self._look_at = now + WAIT_S
+        info = await self._connection.get(self._path, SessionInfo)
+        if info.restoring and not self._restoring:
+            log.warning(
+                "session %s is being brought back from its log; this takes about as long as it "
+                "has trained",
+                info.name or info.id,
+            )
+        self._restoring = info.restoring
 
     async def outside(self, function: Callable[..., T], *args: object) -> T:
         """Run a caller's function in a thread, with this lane marked as held by it."""
@@ -118,8 +139,8 @@ class Lane:
             return
         found = await self._connection.get(self._path, SessionInfo)
         if found.last_number >= self._unsettled.number:
-            kind = type(self._unsettled.body).__struct_config__.tag
-            raise OutcomeUnknown(self._session, self._unsettled.number, str(kind))
+            kind = _tag(self._unsettled.body)
+            raise OutcomeUnknown(self._session, self._unsettled.number, kind)
         self._unsettled = None
 
     async def _serve(self) -> None:
@@ -150,3 +171,11 @@ class Lane:
             job = self._queue.get_nowait()
             self._gradient_is_incomplete |= job.adds_gradient
             job.future.set_exception(error())
+
+
+def _tag(body: wire.Body) -> str:
+    return str(type(body).__struct_config__.tag)
+
+
+def _named(body: wire.Body) -> str:
+    return f"save of {body.kind}" if isinstance(body, wire.Save) else _tag(body)

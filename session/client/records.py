@@ -25,7 +25,10 @@ class BaseModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """`last_number` is the number of the last operation that the service has stored."""
+    """`last_number` is the number of the last operation that the service has stored.
+
+    While it is `restoring`, a worker makes its completed operations again.
+    """
 
     id: str
     status: str
@@ -35,6 +38,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     lora: dict[str, Any] = {}
     parent: str | None = None
     step: int = 0
+    restoring: bool = False
     error: str | None = None
     last_number: int = 0
     created_at: datetime | None = None

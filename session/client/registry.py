@@ -13,9 +13,11 @@ from session.client.records import (
     MergeInfo,
     Page,
     SessionInfo,
+    Usage,
     VersionInfo,
 )
 from session.client.sampling import Source
+from session.client.sessions import session_path
 from session.client.tokenizer import model_path
 from session.client.values import split_ref
 
@@ -63,9 +65,15 @@ async def base_of(connection: Connection, source: Source) -> str | None:
     if source.source:
         return (await version(connection, source.source)).base_model
     if source.session:
-        path = f"/v1/sessions/{quote(source.session, safe='')}"
-        return (await connection.get(path, SessionInfo)).base_model
+        return (await connection.get(session_path(source.session), SessionInfo)).base_model
     return None
+
+
+async def used(connection: Connection, session: str | None) -> Usage:
+    """The ledger knows sessions by id alone."""
+    if session is not None:
+        session = (await connection.get(session_path(session), SessionInfo)).id
+    return await connection.get("/v1/usage/totals", Usage, {"session": session})
 
 
 async def merged(connection: Connection, ref: str) -> VersionInfo:

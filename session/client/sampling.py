@@ -1,11 +1,13 @@
 """The client of one fixed source of samples."""
 
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from session import wire
+from session.client.checks import of_type, whole
 from session.client.connection import Connection
 from session.client.errors import ConfigurationError, InvalidInput
 from session.client.future import APIFuture
@@ -44,17 +46,16 @@ class SamplingClient:
         include_prompt_logprobs: bool = False,
     ) -> APIFuture[SampleResponse]:
         """`num_samples` independent continuations of one prompt, which is metered once."""
-        if num_samples < 1:
+        if whole("num_samples", num_samples) < 1:
             raise InvalidInput(f"num_samples must be at least 1, not {num_samples}")
-        request = _request(
-            prompt, sampling_params or SamplingParams(), num_samples, include_prompt_logprobs
-        )
-        return self._connection.background.start(self._drawn(request))
+        params = SamplingParams() if sampling_params is None else sampling_params
+        request = _request(prompt, params, num_samples, bool(include_prompt_logprobs))
+        return self._connection.background.start(self._drawn(request), "sample")
 
     def compute_logprobs(self, prompt: ModelInput) -> APIFuture[list[float | None]]:
         """The log-probability of each prompt token, None for the first."""
         request = _request(prompt, SamplingParams(max_tokens=0), 1, True)
-        return self._connection.background.start(self._scored(request))
+        return self._connection.background.start(self._scored(request), "compute_logprobs")
 
     def get_tokenizer(self) -> "PreTrainedTokenizerBase":
         """The base model's tokenizer, served by the service and cached here."""
@@ -78,6 +79,9 @@ class SamplingClient:
 def _request(
     prompt: ModelInput, params: SamplingParams, n: int, prompt_logprobs: bool
 ) -> wire.Sampling:
+    of_type("prompt", prompt, ModelInput, "a ModelInput, such as ModelInput.from_ints(ids)")
+    advice = "a SamplingParams, such as SamplingParams(max_tokens=16)"
+    of_type("sampling_params", params, SamplingParams, advice)
     return wire.Sampling(
         prompt=prompt.to_wire("prompt"),
         token=uuid.uuid4().hex,
@@ -95,4 +99,6 @@ def _request(
 def _stop(params: SamplingParams) -> list[str | int] | str | None:
     if params.stop is None or isinstance(params.stop, str):
         return params.stop
-    return [each if isinstance(each, str) else int(each) for each in params.stop]
+    if not isinstance(params.stop, Sequence):
+        raise InvalidInput(f"stop must be a string, or a list of strings or ids: {params.stop!r}")
+    return [each if isinstance(each, str) else whole("stop", each) for each in params.stop]

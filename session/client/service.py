@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from session.client import registry
+from session.client import checks, registry
 from session.client.config import from_environment
 from session.client.connection import Connection
 from session.client.errors import ConfigurationError, InvalidInput
@@ -21,6 +21,7 @@ from session.client.records import (
 from session.client.sampling import SamplingClient, Source
 from session.client.sessions import attached, opened
 from session.client.training import TrainingClient
+from session.client.values import split_ref
 
 T = TypeVar("T")
 
@@ -29,8 +30,11 @@ class ServiceClient:
     """`timeout` is how many seconds calls go on trying while the service does not answer.
 
     What is not given is read from MODELYARD_URL, MODELYARD_API_KEY, MODELYARD_GROUP,
-    MODELYARD_TIMEOUT, and then from $MODELYARD_HOME/credentials. Closing it, or leaving its `with`
-    block, ends every call that has no result yet.
+    MODELYARD_TIMEOUT, and then from $MODELYARD_HOME/credentials.
+
+    Closing it, the end of its `with` block and the end of the script wait for every call that has
+    no result yet; a call that failed and was not looked at is then logged. Leaving by an exception
+    does not wait.
     """
 
     def __init__(
@@ -64,18 +68,18 @@ class ServiceClient:
         `alpha` None leaves it to the service (32). `targets` names layers and overrides the three
         `train_` switches.
         """
-        if rank < 1:
+        if checks.whole("rank", rank) < 1:
             raise InvalidInput(f"rank must be at least 1, not {rank}")
         lora = {
-            "rank": rank,
-            "alpha": alpha,
-            "seed": seed,
-            "targets": None if targets is None else list(targets),
-            "train_mlp": train_mlp,
-            "train_attn": train_attn,
-            "train_unembed": train_unembed,
+            "rank": int(rank),
+            "alpha": None if alpha is None else checks.number("alpha", alpha),
+            "seed": None if seed is None else checks.whole("seed", seed),
+            "targets": checks.names("targets", targets),
+            "train_mlp": bool(train_mlp),
+            "train_attn": bool(train_attn),
+            "train_unembed": bool(train_unembed),
         }
-        request = {"base_model": base_model, "lora": _given(lora)}
+        request = {"base_model": checks.text("base_model", base_model), "lora": _given(lora)}
         return self._open(request, group, name, user_metadata)
 
     def create_training_client_from_state(
@@ -104,8 +108,13 @@ class ServiceClient:
         return self._resume(ref, True, group, name, user_metadata)
 
     def get_training_client(self, session: str, group: str | None = None) -> TrainingClient:
-        """Take up a running session, by id or name. Only one client at a time may drive it."""
-        info = self._run(attached(self._connection, session))
+        """Take up a running session, by id or name. Only one client at a time may drive it.
+
+        A gradient that an interrupted script has left is applied by the next `optim_step`: call
+        `clear_gradient()` first.
+        """
+        group = checks.optional_text("group", group)
+        info = self._run(attached(self._connection, checks.text("session", session)))
         return TrainingClient(self._connection, info, group or info.group or self._group)
 
     def create_sampling_client(
@@ -119,7 +128,14 @@ class ServiceClient:
         sampler weights."""
         if sum(source is not None for source in (base_model, version, session, weights)) != 1:
             raise InvalidInput("name exactly one of base_model, version, session and weights")
-        source = Source(base_model, session, version, weights)
+        source = Source(
+            model=checks.optional_text("base_model", base_model),
+            session=checks.optional_text("session", session),
+            source=checks.optional_text("version", version),
+            weights=checks.optional_text("weights", weights),
+        )
+        if source.source is not None:
+            split_ref(source.source)
         base = self._run(registry.base_of(self._connection, source))
         return SamplingClient(self._connection, source, base)
 
@@ -127,7 +143,7 @@ class ServiceClient:
         return self._run(registry.every(self._connection, "/v1/models", Page[BaseModelInfo]))
 
     def list_sessions(self, status: str | None = None) -> list[SessionInfo]:
-        params = {"status": status}
+        params = {"status": checks.optional_text("status", status)}
         return self._run(
             registry.every(self._connection, "/v1/sessions", Page[SessionInfo], params)
         )
@@ -138,33 +154,48 @@ class ServiceClient:
     def list_versions(self, group: str | None = None, kind: str | None = None) -> list[VersionInfo]:
         """Newest first. `kind` is `state`, `adapter` or `merged`."""
         path = f"{registry.group_path(self._named_group(group))}/versions"
-        return self._run(registry.every(self._connection, path, Page[VersionInfo], {"kind": kind}))
+        params = {"kind": checks.optional_text("kind", kind)}
+        return self._run(registry.every(self._connection, path, Page[VersionInfo], params))
 
     def get_version(self, ref: str) -> VersionInfo:
+        split_ref(ref)
         return self._run(registry.version(self._connection, ref))
 
     def merge(self, ref: str) -> APIFuture[VersionInfo]:
         """Make a version of kind `merged` from a `state` or an `adapter`."""
-        return self._connection.background.start(registry.merged(self._connection, ref))
+        split_ref(ref)
+        return self._connection.background.start(
+            registry.merged(self._connection, ref), f"merge of {ref}"
+        )
 
     def promote(self, ref: str, name: str) -> APIFuture[DeploymentInfo]:
         """Serve a merged version as `name`. Done when it has the traffic."""
-        return self._connection.background.start(registry.promoted(self._connection, ref, name))
+        split_ref(ref)
+        checks.text("name", name)
+        return self._connection.background.start(
+            registry.promoted(self._connection, ref, name), f"promote of {ref}"
+        )
 
     def rollback(self, name: str) -> APIFuture[DeploymentInfo]:
         """Give the traffic back to what was served before."""
-        return self._connection.background.start(registry.rolled_back(self._connection, name))
+        checks.text("name", name)
+        return self._connection.background.start(
+            registry.rolled_back(self._connection, name), f"rollback of {name}"
+        )
 
     def list_deployments(self) -> list[DeploymentInfo]:
         return self._run(registry.every(self._connection, "/v1/deployments", Page[DeploymentInfo]))
 
     def usage(self, session: str | None = None) -> Usage:
-        """Tokens counted so far, in all or for one session."""
-        params = {"session": session}
-        return self._run(self._connection.get("/v1/usage/totals", Usage, params))
+        """Tokens counted so far, in all or for one session, by id or name."""
+        return self._run(registry.used(self._connection, checks.optional_text("session", session)))
 
-    def close(self) -> None:
-        self._connection.close()
+    def close(self, wait: bool = True) -> None:
+        """Without `wait`, calls that have no result yet end with ClientClosed.
+
+        Waiting ends when no call has ended for `timeout` seconds.
+        """
+        self._connection.close(wait=wait)
 
     def __enter__(self) -> "ServiceClient":
         return self
@@ -175,7 +206,7 @@ class ServiceClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self.close(wait=kind is None)
 
     def _resume(
         self,
@@ -200,13 +231,14 @@ class ServiceClient:
         name: str | None,
         metadata: Mapping[str, str] | None,
     ) -> TrainingClient:
-        group = group or self._group
-        labels = {"group": group, "name": name, "metadata": dict(metadata or {})}
+        group = checks.optional_text("group", group) or self._group
+        name = checks.optional_text("name", name)
+        labels = {"group": group, "name": name, "metadata": checks.texts("user_metadata", metadata)}
         info = self._run(opened(self._connection, {**request, **_given(labels)}))
         return TrainingClient(self._connection, info, group)
 
     def _named_group(self, group: str | None) -> str:
-        found = group or self._group
+        found = checks.optional_text("group", group) or self._group
         if not found:
             raise ConfigurationError(
                 "no group: pass one, set MODELYARD_GROUP, or ServiceClient(group=...)"

@@ -12,13 +12,17 @@ from session.client.records import SessionInfo
 log = logging.getLogger("modelyard")
 
 
+def session_path(name: str) -> str:
+    return f"/v1/sessions/{quote(name, safe='')}"
+
+
 async def opened(connection: Connection, request: Mapping[str, Any]) -> SessionInfo:
     info = await connection.post("/v1/sessions", request, SessionInfo)
     return _running(await settled(connection, info))
 
 
 async def attached(connection: Connection, name: str) -> SessionInfo:
-    info = await connection.get(f"/v1/sessions/{quote(name, safe='')}", SessionInfo)
+    info = await connection.get(session_path(name), SessionInfo)
     return _running(await settled(connection, info))
 
 

@@ -1,6 +1,6 @@
 """Tensors and token sequences as a caller writes them. Nothing here imports torch."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from session import wire
+from session.client.checks import of_type
 from session.client.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -57,6 +58,13 @@ class TensorData:
 
         return from_array(self.to_numpy())
 
+    def __len__(self) -> int:
+        return len(self.to_numpy())
+
+    def __iter__(self) -> Iterator[Any]:
+        """Plain numbers, or a list for each row."""
+        return iter(self.tolist())
+
     def tolist(self) -> list[Any]:
         found: list[Any] = self.to_numpy().tolist()
         return found
@@ -78,6 +86,23 @@ def tensor_data(value: TensorLike) -> TensorData:
 class EncodedTextChunk:
     tokens: Sequence[int]
 
+    def __post_init__(self) -> None:
+        if isinstance(self.tokens, str | bytes):
+            raise InvalidInput(
+                f"tokens must be token ids, not text ({self.tokens[:40]!r}): encode it with "
+                "get_tokenizer().encode(text)"
+            )
+        try:
+            array = np.asarray(self.tokens)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InvalidInput(
+                f"tokens must be a flat sequence of whole numbers: {error}"
+            ) from None
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise InvalidInput(
+                f"tokens must be a flat sequence of whole numbers, not {array!r:.60}"
+            )
+
     @property
     def length(self) -> int:
         return len(self.tokens)
@@ -88,6 +113,11 @@ class ModelInput:
     """The tokens a model reads, in chunks that are simply joined."""
 
     chunks: list[EncodedTextChunk] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        of_type("chunks", self.chunks, list, "a list of EncodedTextChunk; see ModelInput.from_ints")
+        for index, chunk in enumerate(self.chunks):
+            of_type(f"chunks[{index}]", chunk, EncodedTextChunk, "an EncodedTextChunk")
 
     @classmethod
     def from_ints(cls, tokens: Sequence[int]) -> "ModelInput":
@@ -115,6 +145,4 @@ class ModelInput:
         parts = [np.asarray(chunk.tokens) for chunk in self.chunks if chunk.length]
         if not parts:
             raise InvalidInput(f"{name} holds no tokens")
-        if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in parts):
-            raise InvalidInput(f"{name} must be a flat sequence of token ids")
         return wire.Tensor.of(np.concatenate(parts))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from session import wire
 from session.client import custom_loss
+from session.client.checks import numbers, of_type, optional_text, text, texts, whole
 from session.client.connection import Connection
 from session.client.errors import InvalidInput
 from session.client.future import APIFuture
@@ -50,7 +51,9 @@ class TrainingClient:
         loss_fn_config: Mapping[str, float] | None = None,
     ) -> APIFuture[ForwardBackwardOutput]:
         """The loss and the log-probabilities, without a gradient."""
-        body = wire.Forward(wire_data(data, loss_fn), loss_fn, _numbers(loss_fn_config))
+        body = wire.Forward(
+            wire_data(data, loss_fn), loss_fn, numbers("loss_fn_config", loss_fn_config)
+        )
         return self._lane.operate(body, _output)
 
     def forward_backward(
@@ -60,7 +63,9 @@ class TrainingClient:
         loss_fn_config: Mapping[str, float] | None = None,
     ) -> APIFuture[ForwardBackwardOutput]:
         """Add the gradient of the summed loss to what the next `optim_step` applies."""
-        body = wire.ForwardBackward(wire_data(data, loss_fn), loss_fn, _numbers(loss_fn_config))
+        body = wire.ForwardBackward(
+            wire_data(data, loss_fn), loss_fn, numbers("loss_fn_config", loss_fn_config)
+        )
         return self._lane.operate(body, _output)
 
     def forward_backward_custom(
@@ -75,7 +80,9 @@ class TrainingClient:
 
     def optim_step(self, adam_params: AdamParams | None = None) -> APIFuture[OptimStepResponse]:
         """One AdamW step over the summed gradient, which it clears."""
-        return self._lane.operate((adam_params or AdamParams()).to_wire(), self._stepped)
+        params = AdamParams() if adam_params is None else adam_params
+        of_type("adam_params", params, AdamParams, "an AdamParams(learning_rate=...)")
+        return self._lane.operate(params.to_wire(), self._stepped)
 
     def clear_gradient(self) -> APIFuture[None]:
         return self._lane.operate(wire.ClearGradient(), _nothing)
@@ -133,12 +140,12 @@ class TrainingClient:
 
     def log(self, metrics: Mapping[str, float], step: int | None = None) -> APIFuture[None]:
         """Keep numbers of your own beside the session's; `step` None is the last one seen done."""
-        numbers = _numbers(metrics)
-        for key, value in numbers.items():
+        found = numbers("metrics", metrics)
+        for key, value in found.items():
             if not math.isfinite(value):
                 raise InvalidInput(f"metrics[{key!r}] is {value}, which JSON cannot carry")
-        at = self._step if step is None else step
-        return self._connection.background.start(self._logged(at, numbers))
+        at = self._step if step is None else whole("step", step)
+        return self._connection.background.start(self._logged(at, found), "log")
 
     def metrics(self) -> list[StepMetrics]:
         """Each step's loss, tokens, gradient norm and what `log` added."""
@@ -154,7 +161,7 @@ class TrainingClient:
 
     def stop(self) -> SessionInfo:
         """End the session after everything submitted before, and wait until it has ended."""
-        return self._lane.submit(self._stop).result()
+        return self._lane.submit(self._stop, "stop").result()
 
     def _save(
         self,
@@ -166,10 +173,10 @@ class TrainingClient:
     ) -> APIFuture[SaveResponse]:
         body = wire.Save(
             kind,
-            group or self._group,
-            description,
-            {key: str(value) for key, value in (metadata or {}).items()},
-            _numbers(metrics),
+            optional_text("group", group) or self._group,
+            text("description", description),
+            texts("metadata", metadata),
+            numbers("metrics", metrics),
         )
         return self._lane.operate(body, _saved)
 
@@ -185,11 +192,6 @@ class TrainingClient:
     async def _stop(self) -> Coroutine[Any, Any, SessionInfo]:
         info = await self._connection.post(f"{self._path}/stop", {}, SessionInfo)
         return settled(self._connection, info)
-
-
-def _numbers(given: Mapping[str, float] | None) -> dict[str, float]:
-    """Plain floats: numpy's own do not travel."""
-    return {key: float(value) for key, value in (given or {}).items()}
 
 
 def _result(operation: wire.Operation) -> wire.Result:

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from session import wire
+from session.client.checks import mapping, number, of_type, text, whole
 from session.client.errors import InvalidInput
 from session.client.tensors import ModelInput, TensorData, TensorLike, tensor_data
 
@@ -29,8 +31,14 @@ class Datum:
     """
 
     def __init__(self, model_input: ModelInput, loss_fn_inputs: Mapping[str, TensorLike]) -> None:
-        self.model_input = model_input
-        self.loss_fn_inputs = {name: _typed(name, value) for name, value in loss_fn_inputs.items()}
+        self.model_input = of_type(
+            "model_input",
+            model_input,
+            ModelInput,
+            "a ModelInput, such as ModelInput.from_ints(ids)",
+        )
+        inputs = mapping("loss_fn_inputs", loss_fn_inputs)
+        self.loss_fn_inputs = {name: _typed(name, value) for name, value in inputs.items()}
 
     def __repr__(self) -> str:
         return f"Datum({self.model_input.length} tokens, {sorted(self.loss_fn_inputs)})"
@@ -50,8 +58,12 @@ def _typed(name: str, value: TensorLike) -> TensorData:
 
 def wire_data(data: Sequence[Datum], loss_fn: str) -> list[wire.Datum]:
     """Check and pack a batch, so that later changes of the caller's arrays do not matter."""
+    if isinstance(data, str) or not isinstance(data, Sequence):
+        raise InvalidInput(f"data must be a list of Datum, not {type(data).__name__}")
+    data = [of_type(f"data[{i}]", datum, Datum, "a Datum") for i, datum in enumerate(data)]
     if not data:
         raise InvalidInput("data is empty: a call needs at least one Datum")
+    text("loss_fn", loss_fn)
     return [_packed(datum, index, loss_fn) for index, datum in enumerate(data)]
 
 
@@ -88,19 +100,20 @@ class AdamParams:
     lora_plus_ratio: float | None = None
 
     def to_wire(self) -> wire.OptimStep:
-        if not (math.isfinite(self.learning_rate) and self.learning_rate >= 0):
+        given = {name: number(name, value) for name, value in self._given().items()}
+        if not (math.isfinite(given["learning_rate"]) and given["learning_rate"] >= 0):
             raise InvalidInput(f"learning_rate must be 0 or more, not {self.learning_rate}")
-        if not self.grad_clip_norm >= 0:
+        if not given["grad_clip_norm"] >= 0:
             raise InvalidInput(f"grad_clip_norm must be 0 or more, not {self.grad_clip_norm}")
-        return wire.OptimStep(
-            learning_rate=float(self.learning_rate),
-            beta1=float(self.beta1),
-            beta2=float(self.beta2),
-            eps=float(self.eps),
-            weight_decay=float(self.weight_decay),
-            grad_clip_norm=float(self.grad_clip_norm) or None,
-            lora_plus_ratio=None if self.lora_plus_ratio is None else float(self.lora_plus_ratio),
-        )
+        clip_norm = given.pop("grad_clip_norm") or None
+        return wire.OptimStep(**given, grad_clip_norm=clip_norm)
+
+    def _given(self) -> dict[str, Any]:
+        """All but what is left out by None, which only `lora_plus_ratio` can be."""
+        fields = dict(vars(self))
+        if self.lora_plus_ratio is None:
+            del fields["lora_plus_ratio"]
+        return fields
 
 
 @dataclass(frozen=True)
@@ -116,6 +129,12 @@ class SamplingParams:
     stop: str | Sequence[str] | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("max_tokens", "top_k", "seed"):
+            value = getattr(self, name)
+            if value is not None:
+                whole(name, value)
+        number("temperature", self.temperature)
+        number("top_p", self.top_p)
         if self.max_tokens is not None and self.max_tokens < 0:
             raise InvalidInput(f"max_tokens must be 0 or more, not {self.max_tokens}")
         if not self.temperature >= 0:
@@ -207,6 +226,7 @@ class SampleResponse:
 
 def split_ref(ref: str) -> tuple[str, int]:
     """GROUP@VERSION in its two parts."""
+    text("a version", ref)
     group, _, version = ref.rpartition("@")
     if not group or not version.isascii() or not version.isdigit():
         raise InvalidInput(f"{ref!r} is not a version: write GROUP@VERSION, such as 'facts@3'")

@@ -53,11 +53,18 @@ class TrainingSession(Base):
     step: Mapped[int] = mapped_column(default=0)
     worker_id: Mapped[str | None]
     lease_epoch: Mapped[int] = mapped_column(default=0)
+    live_epoch: Mapped[int] = mapped_column(default=0)
     error: Mapped[str | None]
     user_metadata: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     last_active_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+    @property
+    def is_restoring(self) -> bool:
+        """No worker holds it, or one is still making its completed operations again."""
+        was_begun = self.next_number > 0 and self.status in (Status.running, Status.stopping)
+        return was_begun and (self.worker_id is None or self.live_epoch != self.lease_epoch)
 
     @property
     def is_live(self) -> bool:

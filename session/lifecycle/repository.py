@@ -87,9 +87,16 @@ class WorkerRepository:
         return (await self._db.scalars(query)).first()
 
     async def remove(self, worker_id: str | None = None) -> None:
-        """Forget one worker, or all of them where the supervisor knows that none lives."""
-        query = delete(Worker)
-        await self._db.execute(query.where(Worker.id == worker_id) if worker_id else query)
+        """Forget one worker, or all of them where the supervisor knows that none lives.
+
+        Its sessions are nobody's then, until another worker takes and restores them.
+        """
+        gone, held = delete(Worker), update(TrainingSession).values(worker_id=None)
+        if worker_id:
+            gone = gone.where(Worker.id == worker_id)
+            held = held.where(TrainingSession.worker_id == worker_id)
+        await self._db.execute(gone)
+        await self._db.execute(held.where(TrainingSession.status.in_(LIVE)))
 
     async def unheld(self) -> Sequence[TrainingSession]:
         """Live sessions whose worker is gone, or that never had one."""

@@ -13,9 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from registry.artifacts.store import BlobStore
 from registry.kit.db import AWAY, Database
 from registry.kit.errors import Kind, ServiceError
+from registry.models import service as models
 from session import wire
 from session.checkpoints import ADAPTER, Stored, on_disk
 from session.engine.port import BaseRef, Engine, EngineError
+from session.worker.bases import Bases
 
 T = TypeVar("T")
 Work = Callable[[AsyncSession], Awaitable[T]]
@@ -32,6 +34,10 @@ class Context:
     engine: Engine
     workdir: Path
     done: "Announcements" = field(default_factory=lambda: Announcements())
+    bases: Bases = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bases = Bases(lambda name: self.look(lambda db: models.require_base_model(db, name)))
 
     async def change(self, work: Work[T]) -> T:
         """One transaction, done again while the database is busy or away: that is no session's

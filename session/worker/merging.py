@@ -12,7 +12,7 @@ from registry.artifacts.transfer import upload
 from registry.packages import service as packages
 from registry.packages.model import Package, PackageKind
 from registry.packages.service import PackageDraft, PackageRef
-from session.checkpoints import ADAPTER, MERGED, account_actor, on_disk, require_base, stored
+from session.checkpoints import ADAPTER, MERGED, account_actor, on_disk, stored
 from session.merges import service as merges
 from session.merges.model import Merge
 from session.worker.context import Context, failure
@@ -44,7 +44,7 @@ async def _report(context: Context, merge_id: str, error: Exception) -> None:
 async def _merge(context: Context, asked: Merge) -> None:
     ref = PackageRef.parse(asked.source_ref)
     source, found = await context.look(lambda db: stored(db, asked.account_id, ref))
-    base = await context.look(lambda db: require_base(db, source.base_model))
+    base = await context.bases.readable(source.base_model)
     package_id = plan_id("merged")
     prefix = f"{asked.account_id}/{asked.group_name}/{package_id}/"
     async with on_disk(context.store, found.parts(ADAPTER), context.workdir) as folder:

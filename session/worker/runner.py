@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from time import monotonic
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -30,6 +31,7 @@ from session.worker.training import Outcome, Training
 log = structlog.get_logger()
 _REPLAY_PAGE = 100
 _POLL_S = 1.0
+_REPORT_S = 10.0
 _STORAGE = (OSError, StoreRefused, StoreUnavailable)
 _STORAGE_PAUSE_S = 2.0
 _GRADIENT = "forward_backward"
@@ -86,6 +88,7 @@ class SessionRunner:
     async def _replay(self, session: TrainingSession) -> None:
         """Do again what was completed, unmetered and unregistered; finish what was begun."""
         last, self._next = -1, session.next_number
+        began = reported = monotonic()
         while page := await self._page(after=last):
             for operation in page:
                 last = operation.number
@@ -93,8 +96,18 @@ class SessionRunner:
                     await self._redo_surely(operation)
                 else:
                     await self._run(operation)
-        if session.next_number and session.status in (Status.running, Status.stopping):
+                if monotonic() - reported > _REPORT_S:
+                    reported = monotonic()
+                    log.info("session.replaying", session=self._id, done=last + 1, of=self._next)
+        if session.is_restoring:
+            await self._context.change(self._restored)
+            took = round(monotonic() - began, 1)
+            log.info("session.restored", session=self._id, operations=self._next, seconds=took)
             self.live.set()
+
+    async def _restored(self, db: AsyncSession) -> None:
+        session = await WorkerRepository(db).require(self._id, lock=True)
+        session.live_epoch = session.lease_epoch
 
     async def _page(self, *, after: int) -> Sequence[Operation]:
         return await self._context.look(
@@ -220,8 +233,9 @@ class SessionRunner:
                 "seed": body.lora.seed,
             }
         )
+        base = await self._context.bases.ready(self._base.name)
         await self._context.engine.drop(self._id)  # what an attempt left that storage cut short
-        await self._context.engine.create_model(self._id, base=self._base, lora=lora)
+        await self._context.engine.create_model(self._id, base=base, lora=lora)
         if body.source is None:
             return Outcome(wire.Result())
         return await self._load(body.source, with_optimizer=body.with_optimizer)
@@ -288,8 +302,10 @@ class SessionRunner:
             if outcome.measured and outcome.step is not None:
                 numbers = outcome.measured
                 await set_metrics(db, self._id, step=outcome.step, numbers=numbers)
-            if operation.number == 0 and session.status == Status.created:
-                session.move(Status.running)
+            if operation.number == 0:
+                session.live_epoch = session.lease_epoch
+                if session.status == Status.created:
+                    session.move(Status.running)
 
         await self._context.change(complete)
         self.live.set()

@@ -11,7 +11,7 @@ from registry.artifacts.manifest import FileEntry
 from registry.kit.errors import Kind, ServiceError
 from session import wire
 from session.checkpoints import Stored
-from session.engine.port import BaseRef, EngineError
+from session.engine.port import EngineError
 from session.lifecycle.errors import WorkerAway
 from session.sampling import service as sampling
 from session.sampling.frames import Ask, Chunk, End, Error, Frame, Gathering, from_engine
@@ -73,13 +73,14 @@ class Sampling:
     async def _ready(self, ask: Ask, stack: AsyncExitStack) -> None:
         """Wait for a session that is coming back; load a version or sampler weights."""
         target = ask.target
+        if target.kind == "session":
+            assert target.weights is not None
+            await self._live(target.weights)
+            return
+        base = await self._context.bases.ready(target.base_name)
         if target.kind == "base":
             return
         assert target.weights is not None
-        if target.kind == "session":
-            await self._live(target.weights)
-            return
-        base = BaseRef.of(target.base_name, target.base_digest, target.base_path)
         files = [FileEntry(path, size, sha256) for path, size, sha256 in target.files]
         found = Stored(target.weights, target.prefix, files)
         await stack.enter_async_context(self._adapters.using(target.weights, base, found))

@@ -103,7 +103,8 @@ class Saver:
     ) -> Sequence[FileEntry]:
         await written
         if plan.body.kind == "merged":
-            await asyncio.to_thread(merge, plan.base.path, folder / ADAPTER, folder / MERGED)
+            base = await self._context.bases.readable(plan.base.name)
+            await asyncio.to_thread(merge, base.path, folder / ADAPTER, folder / MERGED)
         files = await asyncio.to_thread(describe, folder)
         await upload(self._context.store, plan.prefix, folder, files)
         return files

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import signal
 import sqlite3
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -190,12 +192,24 @@ def test_without_url_and_credentials_both_ways_out_are_named(modelyard: Any) -> 
     assert ended.code == 1
     assert "MODELYARD_URL" in ended.err
     assert "modelyard serve" in ended.err
+    assert "ServiceClient" not in ended.err
+
+
+def test_hidden_commands_are_not_suggested(modelyard: Any) -> None:
+    assert "Did you mean 'serve'?" in modelyard("serv").err
+    assert "Did you mean" not in modelyard("workr").err
 
 
 def test_a_problem_of_the_service_is_its_detail(modelyard: Any, service: Scripted) -> None:
     service.will("GET /v1/sessions/nope", refusal(404, "no session named 'nope'"))
     ended = modelyard("sessions", "show", "nope", MODELYARD_URL=service.url)
     assert (ended.code, ended.err) == (1, "modelyard: no session named 'nope'\n")
+
+
+def test_a_wrong_filter_is_named_as_the_option_is(modelyard: Any, service: Scripted) -> None:
+    service.will("GET /v1/sessions", refusal(422, "query.status: 'x' is no status"))
+    ended = modelyard("sessions", "list", "--status", "x", MODELYARD_URL=service.url)
+    assert ended.err == "modelyard: status: 'x' is no status\n"
 
 
 def test_an_answer_that_is_not_the_services_is_no_traceback(
@@ -359,10 +373,38 @@ def test_a_session_is_stopped_and_waited_for(modelyard: Any, service: Scripted) 
     assert (ended.code, ended.err.splitlines()[-1]) == (0, "facts is stopped")
 
 
-def test_usage_is_shown_by_session_and_in_all(modelyard: Any, service: Scripted) -> None:
+def test_ctrl_c_ends_the_waiting_and_says_what_goes_on(modelyard: Any, service: Scripted) -> None:
+    starting = deployment("starting", None, loading())
+    service.will("POST /v1/deployments/prod/promote", starting)
+    service.will("GET /v1/deployments/prod", starting)
+    main_thread = threading.main_thread().ident or 0
+    timer = threading.Timer(1, signal.pthread_kill, (main_thread, signal.SIGINT))
+    timer.start()
+    ended = modelyard("promote", "facts@2", "--as", "prod", MODELYARD_URL=service.url)
+    timer.join()
+    assert ended.code == 130
+    assert ended.err.splitlines()[-1] == (
+        "loading facts@2 goes on; see: modelyard deployments show prod; "
+        "to withdraw it: modelyard rollback prod"
+    )
+
+
+def test_usage_is_shown_by_session_and_adds_up(modelyard: Any, service: Scripted) -> None:
+    total = {"train": 12, "prefill": 5, "cached_prefill": 0, "sample": 9}
     tokens = {"train": 12, "prefill": 3, "cached_prefill": 0, "sample": 4}
-    totals = {"session": None, "tokens": tokens, "sessions": [{"session": "s1", "tokens": tokens}]}
+    totals = {"session": None, "tokens": total, "sessions": [{"session": "s1", "tokens": tokens}]}
     service.will("GET /v1/usage/totals", totals)
+    service.will("GET /v1/sessions", {"data": [{"id": "s1", "name": "first"}]})
     lines = modelyard("usage", MODELYARD_URL=service.url).out.splitlines()
-    assert lines[1].split() == ["s1", "12", "3", "0", "4"]
-    assert lines[2].split() == ["total", "12", "3", "0", "4"]
+    assert lines[1].split() == ["s1", "first", "12", "3", "0", "4"]
+    assert lines[2].split() == ["outside", "sessions", "-", "0", "2", "0", "5"]
+    assert lines[3].split() == ["total", "-", "12", "5", "0", "9"]
+
+
+def test_usage_of_a_session_takes_its_name(modelyard: Any, service: Scripted) -> None:
+    tokens = {"train": 12, "prefill": 3, "cached_prefill": 0, "sample": 4}
+    mine = {"session": "s1", "tokens": tokens, "sessions": [{"session": "s1", "tokens": tokens}]}
+    service.will("GET /v1/sessions/first", {"id": "s1", "name": "first"})
+    service.will("GET /v1/usage/totals", mine)
+    ended = modelyard("usage", "--session", "first", "--json", MODELYARD_URL=service.url)
+    assert json.loads(ended.out) == mine

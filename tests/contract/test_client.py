@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,6 +110,30 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_number_and_token(
 def test_a_busy_service_is_asked_again(training: my.TrainingClient, fake: FakeService) -> None:
     fake.trouble = [Trouble("/operations", 429), Trouble("/v1/operations/op_1", 502)]
     assert training.optim_step().result(5).step == 1
+
+
+def test_an_outage_and_its_end_are_said_once(
+    training: my.TrainingClient, fake: FakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.trouble = [Trouble("/operations", 503, times=3)]
+    training.optim_step().result(5)
+    outage, recovery = caplog.messages
+    assert outage.endswith("trouble 503 (HTTP 503); trying again for up to 2 s")
+    assert recovery.endswith(" answers again")
+
+
+def test_a_session_that_is_brought_back_is_said_once(
+    training: my.TrainingClient, fake: FakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.held, fake.restoring = {1, 2}, True
+    steps = [training.optim_step(), training.optim_step()]
+    with pytest.raises(TimeoutError):
+        steps[0].result(0.3)
+    fake.held.clear()
+    steps[1].result(5)
+    assert caplog.messages == [
+        "session s-1 is being brought back from its log; this takes about as long as it has trained"
+    ]
 
 
 def test_a_refused_submission_leaves_its_number_to_the_next(
@@ -402,15 +425,3 @@ def test_no_service_is_an_error_that_names_the_url() -> None:
             pytest.raises(my.ConnectionFailed, match=url),
         ):
             service.list_base_models()
-
-
-def test_closing_ends_what_has_no_result(url: str, fake: FakeService) -> None:
-    fake.held = {1}
-    with my.ServiceClient(url, KEY) as service:
-        training = service.create_lora_training_client(MODEL)
-        future = training.forward([datum(1)])
-        time.sleep(0.05)
-    with pytest.raises(my.ClientClosed):
-        future.result(5)
-    with pytest.raises(my.ClientClosed):
-        training.optim_step()

@@ -164,6 +164,36 @@ async def test_a_replay_that_comes_out_otherwise_ends_the_session(
     await worker.close()
 
 
+async def test_a_changed_base_is_refused_by_name(
+    service: Hosted, client: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """What the engine holds was compared: it goes on. What is read anew is refused."""
+    change(tmp_path / "tiny/model.safetensors")
+    refused = "base model 'tiny' is no longer what was registered: model.safetensors"
+    merged = await do(client, 1, {"type": "save", "kind": "merged"})
+    assert merged["error"] == {"kind": "unavailable", "message": refused}
+    assert (await do(client, 2, FORWARD_BACKWARD))["status"] == "completed"
+    worker, _ = await succeed(service, tmp_path)
+    await client.post("/v1/sessions", json={"base_model": "tiny", "name": "s2"})
+    shown = (await client.get("/v1/sessions/s2?wait=20")).json()
+    assert (shown["status"], shown["error"]) == ("failed", refused)
+    await worker.close()
+
+
+async def test_a_missing_base_is_named_with_its_path(
+    service: Hosted, client: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    (tmp_path / "tiny").rename(tmp_path / "aside")
+    merged = await do(client, 1, {"type": "save", "kind": "merged"})
+    missing = f"base model 'tiny' cannot be read: {tmp_path / 'tiny'} is missing"
+    assert merged["error"] == {"kind": "unavailable", "message": missing}
+
+
+def change(path: Path) -> None:
+    """The same size, other bytes."""
+    path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
+
+
 async def test_a_session_that_could_not_begin_leaves_nothing_in_the_engine(
     service: Hosted, client: httpx.AsyncClient
 ) -> None:

@@ -8,13 +8,15 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
 from support.service import MODELYARD, Service, environment, modelyard, serving
-from support.training import eventually
+from support.training import ADAM, batch, connect, eventually, get
 
 ROOT = Path(__file__).parents[2]
 REVISION = """
@@ -139,6 +141,27 @@ def test_a_terminal_s_interrupt_reaches_the_worker_through_serve_alone(tmp_path:
         assert is_gone(worker)
 
 
+def test_a_log_that_nobody_reads_any_more_stops_nothing(tmp_path: Path) -> None:
+    """The reader of standard error ends; then the worker dies, which is to be logged."""
+    home, output = tmp_path / "home", tmp_path / "output"
+    reader, writer = os.pipe()
+    with output.open("wb") as stdout:
+        command = [*MODELYARD, "serve", "--port", "0"]
+        process = subprocess.Popen(command, env=environment(home), stdout=stdout, stderr=writer)
+    os.close(writer)
+    try:
+        service = Service(home, process, output)
+        before = service.worker_pid()
+        os.close(reader)
+        service.kill_worker()
+        eventually(lambda: is_gone(before) and service.worker_pid() != before)
+        assert httpx.get(f"{service.url}/healthz", trust_env=False).status_code == 200
+        assert service.stop() in (0, 120)  # 120: Python could not write out its standard error
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_serve_that_is_killed_leaves_no_process_and_no_lock(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with serving(home) as service:
@@ -180,3 +203,38 @@ def test_a_python_without_the_server_s_parts_is_told_what_to_install(tmp_path: P
     )
     assert done.returncode == 1
     assert "pip install 'modelyard[server,engine]'" in done.stderr
+
+
+def test_what_is_held_when_the_service_stops_is_answered(tmp_path: Path, tiny: Path) -> None:
+    """The operation waits for the one before it, which never comes."""
+    with serving(tmp_path / "home") as service:
+        assert modelyard(service.home, "models", "add", "tiny", str(tiny)).returncode == 0
+        headers = {"Authorization": f"Bearer {service.api_key}"}
+        with httpx.Client(base_url=service.url, headers=headers, trust_env=False) as client:
+            name = client.post("/v1/sessions", json={"base_model": "tiny"}).json()["id"]
+            early = {"number": 2, "token": "t", "body": {"type": "clear_gradient"}}
+            operation = client.post(f"/v1/sessions/{name}/operations", json=early).json()
+            with ThreadPoolExecutor() as pool:
+                path = f"/v1/operations/{operation['id']}?wait=25"
+                held = pool.submit(client.get, path, timeout=60)
+                time.sleep(1)
+                assert service.stop() == 0
+                assert held.result().status_code == 503
+    assert "Traceback" not in service.log.read_text()
+
+
+def test_a_session_says_that_it_is_being_restored_until_it_is(tmp_path: Path, tiny: Path) -> None:
+    home = tmp_path / "home"
+    with serving(home) as service:
+        assert modelyard(home, "models", "add", "tiny", str(tiny)).returncode == 0
+        with connect(service, "g") as client:
+            training = client.create_lora_training_client("tiny", rank=4, seed=1, name="s")
+            for seed in range(5):
+                training.forward_backward(batch(seed))
+                training.optim_step(ADAM).result()
+    with serving(home) as service:
+        service.worker_pid()
+        eventually(lambda: get(service, "/v1/sessions/s")["restoring"] is False)
+        assert get(service, "/v1/sessions/s")["step"] == 5
+    restored = [line for line in service.log.read_text().splitlines() if "session.restored" in line]
+    assert ["operations=11" in line for line in restored] == [True]

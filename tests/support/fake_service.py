@@ -48,6 +48,7 @@ class FakeService:
     created: list[dict[str, Any]] = field(default_factory=list)
     samples: list[wire.Sampling] = field(default_factory=list)
     sampling: threading.Event = field(default_factory=threading.Event)
+    restoring: bool = False
     metrics: list[dict[str, Any]] = field(default_factory=list)
     deployment: dict[str, Any] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
@@ -122,7 +123,8 @@ class FakeService:
         return self._info()
 
     def _info(self) -> dict[str, Any]:
-        return {**self.session, "last_number": len(self.log), "step": len(self._steps())}
+        seen = {"last_number": len(self.log), "step": len(self._steps())}
+        return {**self.session, **seen, "restoring": self.restoring}
 
     def _steps(self) -> list[wire.Submission]:
         return [sent for sent in self.log if isinstance(sent.body, wire.OptimStep)]

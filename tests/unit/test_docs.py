@@ -8,6 +8,7 @@ import pytest
 import typer
 from pydantic import BaseModel
 
+import modelyard
 from registry.kit.errors import Kind
 from registry.settings import Settings
 from session.app import create_app
@@ -47,6 +48,15 @@ def test_rest_md_has_every_kind_of_error() -> None:
     assert sorted(documented) == sorted(Kind)
 
 
+def test_client_md_has_every_error_and_no_other() -> None:
+    documented = re.findall(
+        r"^\| `(\w+)` \|", _section("client.md", "When something fails"), re.MULTILINE
+    )
+    exported = [item for item in vars(modelyard).values() if isinstance(item, type)]
+    errors = {item.__name__ for item in exported if issubclass(item, modelyard.ModelyardError)}
+    assert set(documented) == errors - {"ModelyardError"}
+
+
 def test_losses_md_has_every_loss_and_no_other() -> None:
     documented = re.findall(r"^\| `(\w+)`", _page("losses.md"), re.MULTILINE)
     assert documented == list(Loss)
@@ -76,6 +86,10 @@ def test_every_link_within_the_documentation_leads_somewhere(page: Path) -> None
 
 def _page(name: str) -> str:
     return (DOCS / name).read_text()
+
+
+def _section(page: str, heading: str) -> str:
+    return _page(page).split(f"## {heading}\n")[1].split("\n## ")[0]
 
 
 def _code(page: Path) -> str:

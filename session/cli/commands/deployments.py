@@ -66,7 +66,11 @@ def rollback(name: str, timeout: Patience = 600) -> None:
 
 def _wait(service: Service, name: str, wanted: str, timeout: float) -> None:
     ends = time.monotonic() + timeout
-    with waiting(f"loading {wanted} for {name}"):
+    on = (
+        f"loading {wanted} goes on; see: modelyard deployments show {name}; "
+        f"to withdraw it: modelyard rollback {name}"
+    )
+    with waiting(f"loading {wanted} for {name}", interrupted=on):
         found = service.get(_path(name))
         while _is_moving(found, wanted):
             if time.monotonic() > ends:

@@ -7,7 +7,10 @@ def doctor(as_json: AsJson = False) -> None:
     """Try the database and the object store, and say which settings to use. 1 if one fails."""
     from session.cli import examination
 
-    with waiting("trying the database and the object store"):
+    with waiting(
+        "trying the database and the object store",
+        interrupted="a folder doctor-* may be left in the store",
+    ):
         report = examination.examine()
     if as_json:
         show_fields(report, as_json=True)

@@ -1,13 +1,13 @@
 from typing import Annotated
-from urllib.parse import quote
 
 import typer
 
 from session.cli.output import AsJson, note, show_fields, show_rows, waiting
 from session.cli.service import Service
+from session.client.sessions import session_path
 
 app = typer.Typer(no_args_is_help=True, help="Training sessions.")
-_COLUMNS = ("id", "name", "status", "base_model", "group", "step", "last_active_at")
+_COLUMNS = ("name", "status", "base_model", "group", "step", "last_active_at")
 _POLL_S = 20
 Named = Annotated[str, typer.Argument(metavar="SESSION", help="A session's name or id.")]
 
@@ -26,19 +26,16 @@ def list_sessions(
 def show_session(name: Named, as_json: AsJson = False) -> None:
     """Show one session."""
     with Service.from_environment() as service:
-        show_fields(service.get(_path(name)), as_json=as_json)
+        show_fields(service.get(session_path(name)), as_json=as_json)
 
 
 @app.command("stop")
 def stop_session(name: Named) -> None:
     """Stop a session and wait until it is. What it has not saved is lost."""
     with Service.from_environment() as service:
-        found = service.post(f"{_path(name)}/stop")
-        with waiting(f"stopping {name}"):
+        found = service.post(f"{session_path(name)}/stop")
+        on = f"{name} goes on stopping; see: modelyard sessions show {name}"
+        with waiting(f"stopping {name}: what it has accepted runs first", interrupted=on):
             while found["status"] == "stopping":
-                found = service.get(_path(found["id"]), wait=_POLL_S)
+                found = service.get(session_path(found["id"]), wait=_POLL_S)
     note(f"{name} is {found['status']}")
-
-
-def _path(name: str) -> str:
-    return f"/v1/sessions/{quote(name, safe='')}"

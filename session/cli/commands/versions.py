@@ -72,7 +72,8 @@ def merge(group: Written, version: Number = None) -> None:
     reference = parse_reference(group, version)
     with Service.from_environment() as service:
         found = service.post(f"{reference.path}/merge")
-        with waiting(f"merging {reference}"):
+        on = f"the merge of {reference} goes on; see: modelyard versions list {reference.group}"
+        with waiting(f"merging {reference}", interrupted=on):
             while found["status"] in {"pending", "running"}:
                 found = service.get(f"/v1/merges/{found['id']}", wait=_POLL_S)
     if found["status"] == "failed":

@@ -3,6 +3,7 @@
 Shapes: B sequences, T positions, D hidden size, V vocabulary.
 """
 
+import errno
 import inspect
 import json
 from collections.abc import Mapping
@@ -69,7 +70,14 @@ class BaseModel:
 
 
 def load_base(ref: BaseRef) -> BaseModel:
-    """Read the directory; raises EngineError with the reason where it is no such model."""
+    """Read the directory; raises EngineError with the reason where it is no such model.
+
+    A directory that is away may come back, so that is no EngineError. Without a directory,
+    transformers would take the path for a name on a model hub.
+    """
+    if not ref.path.is_dir():
+        missing = f"base model {ref.name} cannot be read: {ref.path} is missing"
+        raise FileNotFoundError(errno.ENOENT, missing)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
     try:
         model = _read(ref.path)

@@ -25,7 +25,7 @@ async def _gives(value: int) -> int:
 
 
 def test_the_error_of_the_work_is_raised_to_every_waiter(background: Background) -> None:
-    future = background.start(_fails())
+    future = background.start(_fails(), "it")
     for _ in range(2):
         with pytest.raises(KeyError, match="mine"):
             future.result(5)
@@ -34,7 +34,7 @@ def test_the_error_of_the_work_is_raised_to_every_waiter(background: Background)
 
 def test_ctrl_c_while_waiting_leaves_the_work_and_the_client(background: Background) -> None:
     gate = asyncio.Event()
-    future = background.start(gate.wait())
+    future = background.start(gate.wait(), "it")
     main = threading.main_thread().ident
     assert main is not None
     timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
@@ -48,12 +48,12 @@ def test_ctrl_c_while_waiting_leaves_the_work_and_the_client(background: Backgro
 
 
 def test_closing_ends_what_runs_and_refuses_what_comes(background: Background) -> None:
-    future = background.start(asyncio.sleep(60))
-    other = background.start(_gives(1))
+    future = background.start(asyncio.sleep(60), "it")
+    other = background.start(_gives(1), "it")
     background.close()
     background.close()
     with pytest.raises(ClientClosed):
         future.result(5)
     assert other.done()
     with pytest.raises(ClientClosed):
-        background.start(_gives(1))
+        background.start(_gives(1), "it")

@@ -1,5 +1,6 @@
-"""What a user pays for `import modelyard`, and what is left when a script simply ends."""
+"""What a user pays for `import modelyard`."""
 
+import pickle
 import subprocess
 import sys
 
@@ -23,9 +24,9 @@ def test_every_exported_name_exists() -> None:
     assert [name for name in modelyard.__all__ if not hasattr(modelyard, name)] == []
 
 
-def test_a_script_that_forgets_to_close_ends_quietly() -> None:
-    code = (
-        "import asyncio, modelyard; from session.client.background import Background\n"
-        "Background().start(asyncio.sleep(60)); print('end')"
-    )
-    assert _python(code) == "end\n"
+def test_exported_errors_print_as_they_are_imported() -> None:
+    assert {item.__module__ for item in vars(modelyard).values() if isinstance(item, type)} == {
+        "modelyard"
+    }
+    error = pickle.loads(pickle.dumps(modelyard.InvalidInput("x")))
+    assert (type(error), str(error)) == (modelyard.InvalidInput, "x")

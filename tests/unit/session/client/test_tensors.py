@@ -47,5 +47,11 @@ def test_chunks_are_joined() -> None:
 
 @pytest.mark.parametrize("tokens", [[], [1.5], [[1]], [True]])
 def test_a_prompt_is_a_flat_sequence_of_ids(tokens: list[int]) -> None:
-    with pytest.raises(InvalidInput, match="prompt"):
+    with pytest.raises(InvalidInput, match=r"prompt holds no tokens|tokens must be"):
         ModelInput.from_ints(tokens).to_wire("prompt")
+
+
+def test_tensor_data_is_read_like_a_list() -> None:
+    found = TensorData([1.0, 2.0, 3.0, 4.0], "float32", [2, 2])
+    assert len(found) == 2
+    assert list(found) == [[1.0, 2.0], [3.0, 4.0]]

@@ -32,6 +32,11 @@ def test_a_directory_that_is_no_model_is_refused(tmp_path: Path) -> None:
         load_base(BaseRef("none", "none", tmp_path))
 
 
+def test_a_directory_that_is_away_is_named_and_no_fault_of_the_input(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"base model tiny cannot be read: .*/gone is miss"):
+        load_base(BaseRef("tiny", "tiny", tmp_path / "gone"))
+
+
 def test_an_architecture_that_changes_its_logits_is_refused(ref: BaseRef, tmp_path: Path) -> None:
     copy = shutil.copytree(ref.path, tmp_path / "granite")
     config = json.loads((copy / "config.json").read_text())
