@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from registry.artifacts.bucket import Bucket
 from registry.artifacts.local import LocalBlobStore
 from registry.artifacts.store import BlobStore
 from registry.kit.db import Database
-from registry.settings import Settings
+from registry.settings import ObjectStoreSettings, Settings
 
 
 def open_database(settings: Settings) -> Database:
@@ -20,4 +21,29 @@ def scratch_path(settings: Settings) -> Path:
 
 
 def open_store(settings: Settings) -> BlobStore:
-    return LocalBlobStore(settings.objects_path())
+    """boto3 is loaded only where a bucket is set."""
+    bucket = bucket_of(settings.objects)
+    if bucket is None:
+        return LocalBlobStore(settings.objects_path())
+    from registry.artifacts.s3 import S3BlobStore
+
+    return S3BlobStore(bucket)
+
+
+def bucket_of(objects: ObjectStoreSettings) -> Bucket | None:
+    if objects.bucket is None:
+        return None
+    return Bucket(
+        name=objects.bucket,
+        prefix=objects.prefix,
+        endpoint=objects.endpoint,
+        public_endpoint=objects.public_endpoint,
+        region=objects.region,
+        addressing=objects.addressing or ("path" if objects.endpoint else "virtual"),
+        checksums=objects.checksums,
+        verify=objects.verify,
+        ca_bundle=objects.ca_bundle.expanduser().absolute() if objects.ca_bundle else None,
+        part_bytes=objects.part_bytes,
+        concurrency=objects.concurrency,
+        attempts=objects.attempts,
+    )

@@ -1,15 +1,18 @@
 """Fixtures that any test may use."""
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.kit.db import Database
+from support import s3
 from support.database import fresh_database
 from support.postgres import PostgresMissing, fresh_postgres, postgres_server
+from support.s3 import S3Server, StoreMissing, credentials
 
 
 @pytest.fixture
@@ -23,6 +26,31 @@ async def db(database: Database) -> AsyncIterator[AsyncSession]:
     """One transaction, committed at the end of the test."""
     async with database.begin() as db:
         yield db
+
+
+@pytest.fixture(scope="session")
+def minio() -> Iterator[S3Server]:
+    with credentials(), _or_skipped(s3.minio) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def versitygw() -> Iterator[S3Server]:
+    with credentials(), _or_skipped(s3.versitygw) as server:
+        yield server
+
+
+@contextmanager
+def _or_skipped(start: Callable[[], AbstractContextManager[S3Server]]) -> Iterator[S3Server]:
+    """A developer may lack a server. CI may not."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(start())
+        except StoreMissing as reason:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(str(reason))
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,23 @@ class ArtifactRefused(ServiceError):
         super().__init__(f"{name}: {reason}")
 
 
+class StoreUnavailable(ServiceError):
+    kind = Kind.unavailable
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the object store is not available: {reason}")
+
+
+class StoreRefused(ServiceError):
+    """Asking again will not help: its settings, its credentials or its abilities are at fault."""
+
+    kind = Kind.internal
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(f"the object store refuses: {code}: {reason}")
+        self.code = code
+
+
 class CorruptArtifact(ServiceError):
     kind = Kind.internal
 

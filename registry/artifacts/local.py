@@ -9,7 +9,7 @@ from secrets import token_hex
 
 from registry.artifacts.errors import BlobNotFound, InvalidArtifactName
 from registry.artifacts.names import validate_artifact_name
-from registry.artifacts.store import CHUNK
+from registry.artifacts.store import CHUNK, require_folder
 
 _INCOMING = ".incoming"
 _ATTEMPTS = 10
@@ -47,6 +47,12 @@ class LocalBlobStore:
 
     async def delete(self, key: str) -> None:
         await asyncio.to_thread(self._delete, key)
+
+    async def delete_folder(self, prefix: str) -> int:
+        keys = await self.keys(require_folder(prefix))
+        for key in keys:
+            await self.delete(key)
+        return len(keys)
 
     def _path(self, key: str) -> Path:
         validate_artifact_name(key)
@@ -108,7 +114,12 @@ def _install(aside: Path, target: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
+    aside = target.with_name(f".{target.name[:200]}.{token_hex(8)}")
+    try:
+        shutil.copyfile(source, aside)
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from registry.artifacts.errors import BlobNotFound
 from registry.artifacts.names import validate_artifact_name
-from registry.artifacts.store import CHUNK
+from registry.artifacts.store import CHUNK, require_folder
 
 
 class MemoryBlobStore:
@@ -43,6 +43,12 @@ class MemoryBlobStore:
 
     async def delete(self, key: str) -> None:
         self._blobs.pop(validate_artifact_name(key), None)
+
+    async def delete_folder(self, prefix: str) -> int:
+        keys = await self.keys(require_folder(prefix))
+        for key in keys:
+            await self.delete(key)
+        return len(keys)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -15,6 +15,7 @@ from registry.kit.errors import ServiceError
 from session.cli.commands import (
     accounts,
     deployments,
+    doctor,
     groups,
     models,
     processes,
@@ -57,6 +58,7 @@ app.command(hidden=True)(processes.worker)
 app.command("serve-model", hidden=True)(processes.serve_model)
 
 _OPERATE = "On the service's machine"
+app.command(rich_help_panel=_OPERATE)(doctor.doctor)
 app.add_typer(schema.app, name="db", rich_help_panel=_OPERATE)
 app.add_typer(models.app, name="models", rich_help_panel=_OPERATE)
 app.add_typer(accounts.app, name="accounts", rich_help_panel=_OPERATE)

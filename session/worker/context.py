@@ -12,7 +12,7 @@ import structlog
 from safetensors import SafetensorError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from registry.artifacts.errors import BlobNotFound, CorruptArtifact
+from registry.artifacts.errors import BlobNotFound, CorruptArtifact, StoreRefused
 from registry.artifacts.store import BlobStore
 from registry.kit.db import AWAY, Database
 from registry.kit.errors import Kind, ServiceError
@@ -116,7 +116,7 @@ def is_away(error: Exception) -> bool:
 
 def can_be_repaired(error: Exception) -> bool:
     """What an operator can put right: storage that is away, or holds other bytes than it did."""
-    return is_away(error) or isinstance(error, CorruptArtifact)
+    return is_away(error) or isinstance(error, CorruptArtifact | StoreRefused)
 
 
 class Adapters:

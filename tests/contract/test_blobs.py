@@ -1,6 +1,9 @@
 """Every object store keeps these promises."""
 
 import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -8,12 +11,21 @@ import pytest
 from registry.artifacts.errors import BlobNotFound, InvalidArtifactName
 from registry.artifacts.local import LocalBlobStore
 from registry.artifacts.memory import MemoryBlobStore
+from registry.artifacts.s3 import S3BlobStore
 from registry.artifacts.store import BlobStore
+from support.s3 import S3Server
 
 
-@pytest.fixture(params=["local", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
-    return LocalBlobStore(tmp_path / "objects") if request.param == "local" else MemoryBlobStore()
+@pytest.fixture(params=["local", "memory", "minio", "versitygw"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlobStore]:
+    if request.param == "local":
+        yield LocalBlobStore(tmp_path / "objects")
+    elif request.param == "memory":
+        yield MemoryBlobStore()
+    else:
+        server: S3Server = request.getfixturevalue(request.param)
+        with closing(S3BlobStore(server.fresh_bucket(prefix="team/modelyard"))) as store:
+            yield store
 
 
 async def test_bytes_come_back(store: BlobStore) -> None:
@@ -65,6 +77,32 @@ async def test_deleting_a_missing_object_is_success(store: BlobStore) -> None:
     await store.delete("a/b/c")
     await store.delete("a/b/c")
     assert await store.keys("") == []
+
+
+async def test_a_folder_goes_and_its_neighbour_stays(store: BlobStore) -> None:
+    for key in ("a/1/x", "a/1/y/z", "a/10/x"):
+        await store.put_bytes(key, b"")
+    assert await store.delete_folder("a/1/") == 2
+    assert await store.delete_folder("a/1/") == 0
+    assert await store.keys("") == ["a/10/x"]
+
+
+@pytest.mark.parametrize("prefix", ["a/1", "", "/", "../"])
+async def test_only_a_folder_is_deleted_whole(store: BlobStore, prefix: str) -> None:
+    with pytest.raises(InvalidArtifactName):
+        await store.delete_folder(prefix)
+
+
+async def test_a_failed_fetch_keeps_the_file_that_was_there(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    (tmp_path / "out").write_text("old")
+    with pytest.raises(BlobNotFound):
+        await store.fetch("a", tmp_path / "out")
+    await store.put_bytes("a", b"new")
+    await store.fetch("a", tmp_path / "out")
+    assert [name for name in os.listdir(tmp_path) if "out" in name] == ["out"]
+    assert (tmp_path / "out").read_text() == "new"
 
 
 @pytest.mark.parametrize("key", ["../x", "/x", "a/../../x", "a\\x", "", "a\0"])

@@ -13,6 +13,8 @@ import pytest
 from safetensors import SafetensorError
 from structlog.testing import capture_logs
 
+from registry.artifacts.errors import StoreRefused, StoreUnavailable
+from registry.artifacts.local import LocalBlobStore
 from registry.kit import migrate
 from registry.settings import Settings
 from session.cli.installation import migrations
@@ -144,6 +146,36 @@ async def test_a_batch_whose_body_is_lost_poisons_the_step(
     await do(client, 1, FORWARD_BACKWARD)
     assert (await ended(client, parked))["status"] == "failed"
     assert "since the last step failed" in (await do(client, 3, STEP))["error"]["message"]
+
+
+class Away(LocalBlobStore):
+    """An object store that answers only once it has been asked a few times."""
+
+    def __init__(self, root: Path, *problems: Exception) -> None:
+        super().__init__(root)
+        self.problems = list(problems)
+
+    async def read(self, key: str) -> bytes:
+        if self.problems:
+            raise self.problems.pop(0)
+        return await super().read(key)
+
+
+async def test_a_replay_waits_for_a_store_that_is_away(
+    service: Hosted, client: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    await do(client, 1, {**FORWARD_BACKWARD, "data": DATA * 2000})
+    await service.worker.close()
+    away = Away(
+        tmp_path / "home" / "objects",
+        StoreUnavailable("it restarts"),
+        StoreRefused("InvalidAccessKeyId", "its keys are not there yet"),
+    )
+    worker = Worker(Context("wrk_2", service.database, away, FakeEngine(), tmp_path / "scratch"))
+    await worker.start(address="http://127.0.0.1:1", secret="hush")
+    assert (await do(client, 2, STEP))["status"] == "completed"
+    assert away.problems == []
+    await worker.close()
 
 
 async def test_a_replay_that_comes_out_otherwise_ends_the_session(

@@ -32,7 +32,7 @@ def postgres_server() -> Iterator[str]:
     try:
         data = folder / "data"
         _run([programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N"], user)
-        port = _free_port()
+        port = free_port()
         options = [
             "-h",
             "127.0.0.1",
@@ -110,7 +110,7 @@ def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
             return
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port

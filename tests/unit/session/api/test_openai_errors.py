@@ -1,7 +1,16 @@
+import httpx
 import pytest
+from fastapi import APIRouter, FastAPI
+from sqlalchemy.exc import OperationalError
 
 from registry.kit.errors import Kind
-from session.api.openai_errors import STATUS, ContextExceeded, ModelNotFound, error_body
+from session.api.openai_errors import (
+    STATUS,
+    ContextExceeded,
+    ModelNotFound,
+    OpenAIRoute,
+    error_body,
+)
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -28,3 +37,28 @@ def test_what_is_not_found_is_the_model() -> None:
         "model",
         "model_not_found",
     )
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "said"),
+    [
+        (ValueError("a bug"), 500, "unexpected error; the server log has it"),
+        (OperationalError("", {}, Exception("database is locked")), 503, "busy or not reachable"),
+        (OperationalError("", {}, Exception("database or disk is full")), 503, "storage is full"),
+    ],
+)
+async def test_faults_of_ours_have_openais_shape(fault: Exception, status: int, said: str) -> None:
+    router = APIRouter(route_class=OpenAIRoute)
+
+    @router.get("/")
+    async def fail() -> None:
+        raise fault
+
+    app = FastAPI()
+    app.include_router(router)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.get("/")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (status, "server_error")
+    assert said in error["message"]
