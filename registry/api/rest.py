@@ -2,9 +2,10 @@
 
 from fastapi import APIRouter
 
-from registry.api import models, packages, usage
+from registry.api import history, models, packages, usage
 
 router = APIRouter()
 router.include_router(models.router)
 router.include_router(packages.router)
+router.include_router(history.router)
 router.include_router(usage.router)

@@ -6,8 +6,9 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from session.client.connection import Connection
-from session.client.errors import DeploymentFailed, OperationFailed
+from session.client.errors import DeploymentFailed, NotFoundError, OperationFailed
 from session.client.records import (
+    AliasInfo,
     BaseModelInfo,
     DeploymentInfo,
     MergeInfo,
@@ -17,7 +18,7 @@ from session.client.records import (
 )
 from session.client.sampling import Source
 from session.client.tokenizer import model_path
-from session.client.values import split_ref
+from session.client.values import version_place
 
 T = TypeVar("T")
 
@@ -48,8 +49,8 @@ def group_path(group: str) -> str:
 
 
 def version_path(ref: str) -> str:
-    group, number = split_ref(ref)
-    return f"{group_path(group)}/versions/{number}"
+    group, place = version_place(ref)
+    return f"{group_path(group)}/versions/{quote(place, safe='')}"
 
 
 async def version(connection: Connection, ref: str) -> VersionInfo:
@@ -68,6 +69,24 @@ async def base_of(connection: Connection, source: Source) -> str | None:
     return None
 
 
+async def decided(connection: Connection, ref: str, approval: str, why: str) -> VersionInfo:
+    found = await version(connection, ref)
+    path = f"{version_path(found.ref)}/approval"
+    body = {"approval": approval, "why": why}
+    return await connection.change("PUT", path, body, VersionInfo, revision=found.revision)
+
+
+async def pointed(connection: Connection, alias: str, ref: str, why: str) -> AliasInfo:
+    target = await version(connection, ref)
+    path = f"{group_path(target.group)}/aliases/{quote(alias, safe='')}"
+    try:
+        revision: int | None = (await connection.get(path, AliasInfo)).revision
+    except NotFoundError:
+        revision = None
+    body = {"version": target.version, "why": why}
+    return await connection.change("PUT", path, body, AliasInfo, revision=revision)
+
+
 async def merged(connection: Connection, ref: str) -> VersionInfo:
     merge = await connection.post(f"{version_path(ref)}/merge", {}, MergeInfo)
     while merge.status in ("pending", "running"):
@@ -79,6 +98,8 @@ async def merged(connection: Connection, ref: str) -> VersionInfo:
 
 async def promoted(connection: Connection, ref: str, name: str) -> DeploymentInfo:
     path = _deployment_path(name)
+    if ":" in ref:
+        ref = (await version(connection, ref)).ref  # an alias may move while we wait
     found = await connection.post(f"{path}/promote", {"version": ref}, DeploymentInfo)
     found = await _decided(connection, path, found)
     if found.version != ref:

@@ -1,6 +1,7 @@
 """The way into the service: sessions, samplers, and the registry of versions."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -10,9 +11,11 @@ from session.client.connection import Connection
 from session.client.errors import ConfigurationError, InvalidInput
 from session.client.future import APIFuture
 from session.client.records import (
+    AliasInfo,
     BaseModelInfo,
     DeploymentInfo,
     GroupInfo,
+    Move,
     Page,
     SessionInfo,
     Usage,
@@ -143,6 +146,30 @@ class ServiceClient:
     def get_version(self, ref: str) -> VersionInfo:
         return self._run(registry.version(self._connection, ref))
 
+    def approve(self, ref: str, why: str = "") -> VersionInfo:
+        """Fails with PreconditionFailedError where somebody changes the version meanwhile."""
+        return self._run(registry.decided(self._connection, ref, "approved", why))
+
+    def reject(self, ref: str, why: str = "") -> VersionInfo:
+        """What is rejected is not promoted. It can be approved later."""
+        return self._run(registry.decided(self._connection, ref, "rejected", why))
+
+    def set_alias(self, alias: str, ref: str, why: str = "") -> AliasInfo:
+        """Let an alias of the version's group point at it, wherever it points now."""
+        return self._run(registry.pointed(self._connection, alias, ref, why))
+
+    def list_aliases(self, group: str | None = None) -> list[AliasInfo]:
+        path = f"{registry.group_path(self._named_group(group))}/aliases"
+        return self._run(registry.every(self._connection, path, Page[AliasInfo]))
+
+    def history(
+        self, group: str | None = None, alias: str | None = None, at: datetime | None = None
+    ) -> list[Move]:
+        """Every move of an alias, approval or stage, newest first; with `at` those until then."""
+        path = f"{registry.group_path(self._named_group(group))}/history"
+        params = {"alias": alias, "at": at.astimezone(UTC).isoformat() if at else None}
+        return self._run(registry.every(self._connection, path, Page[Move], params))
+
     def merge(self, ref: str) -> APIFuture[VersionInfo]:
         """Make a version of kind `merged` from a `state` or an `adapter`."""
         return self._connection.background.start(registry.merged(self._connection, ref))
@@ -188,7 +215,7 @@ class ServiceClient:
         found = self.get_version(ref)
         request = {
             "base_model": found.base_model,
-            "from_version": ref,
+            "from_version": found.ref,
             "with_optimizer": with_optimizer,
         }
         return self._open(request, group, name, metadata)

@@ -1,20 +1,23 @@
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import quote
 
 import typer
 
 from session.cli.download import download
 from session.cli.errors import CommandFailed
 from session.cli.output import AsJson, note, show_fields, show_rows, waiting
-from session.cli.references import parse_reference
+from session.cli.references import Reference, group_path, parse_reference
 from session.cli.service import Service
 
 app = typer.Typer(no_args_is_help=True, help="Versions of weights.")
-_COLUMNS = ("ref", "kind", "step", "parent", "size", "approval", "created_at", "description")
+_COLUMNS = (
+    *("ref", "kind", "step", "parent", "size", "approval", "stage", "aliases", "tags"),
+    *("created_at", "description"),
+)
 _POLL_S = 20
-Written = Annotated[str, typer.Argument(metavar="GROUP[@VERSION]")]
+Written = Annotated[str, typer.Argument(metavar="GROUP[@VERSION|:ALIAS]")]
 Number = Annotated[str | None, typer.Argument(metavar="VERSION", show_default=False)]
+Why = Annotated[str, typer.Option(help="The reason, kept in the history.")]
 
 
 @app.command("list")
@@ -25,7 +28,7 @@ def list_versions(
     as_json: AsJson = False,
 ) -> None:
     """List a group's versions, newest first."""
-    path = f"/v1/groups/{quote(group, safe='')}/versions"
+    path = f"{group_path(group)}/versions"
     with Service.from_environment() as service:
         if every:
             rows, more = service.pages(path, kind=kind), False
@@ -65,6 +68,26 @@ def download_version(
     with Service.from_environment() as service:
         count = download(service, reference, Path(directory))
     note(f"{reference}: {count} files in {directory}")
+
+
+def approve(group: Written, version: Number = None, *, why: Why = "") -> None:
+    """Approve a version."""
+    _decide(parse_reference(group, version), "approved", why)
+
+
+def reject(group: Written, version: Number = None, *, why: Why = "") -> None:
+    """Reject a version: nothing promotes it until it is approved."""
+    _decide(parse_reference(group, version), "rejected", why)
+
+
+def _decide(reference: Reference, approval: str, why: str) -> None:
+    """About the very version that was looked up, and only if nobody has changed it since."""
+    with Service.from_environment() as service:
+        found = service.get(reference.path)
+        path = f"{Reference(reference.group, found['version']).path}/approval"
+        wish = {"approval": approval, "why": why}
+        service.change("PUT", path, wish, revision=found["revision"])
+    note(f"{found['ref']} is {approval}")
 
 
 def merge(group: Written, version: Number = None) -> None:
