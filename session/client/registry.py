@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from session.client.connection import Connection
@@ -74,6 +74,12 @@ async def decided(connection: Connection, ref: str, approval: str, why: str) -> 
     path = f"{version_path(found.ref)}/approval"
     body = {"approval": approval, "why": why}
     return await connection.change("PUT", path, body, VersionInfo, revision=found.revision)
+
+
+async def edited(connection: Connection, ref: str, changes: Mapping[str, Any]) -> VersionInfo:
+    found = await version(connection, ref)
+    path = version_path(found.ref)
+    return await connection.change("PATCH", path, changes, VersionInfo, revision=found.revision)
 
 
 async def pointed(connection: Connection, alias: str, ref: str, why: str) -> AliasInfo:

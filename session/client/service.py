@@ -138,10 +138,25 @@ class ServiceClient:
     def list_groups(self) -> list[GroupInfo]:
         return self._run(registry.every(self._connection, "/v1/groups", Page[GroupInfo]))
 
-    def list_versions(self, group: str | None = None, kind: str | None = None) -> list[VersionInfo]:
-        """Newest first. `kind` is `state`, `adapter` or `merged`."""
+    def list_versions(
+        self, group: str | None = None, kind: str | None = None, **filters: str | None
+    ) -> list[VersionInfo]:
+        """Newest first. `kind` is `state`, `adapter` or `merged`; `stage`, `approval`, `alias`,
+        `tag`, `text`, `session`, `created_after` and `created_before` narrow the list further."""
         path = f"{registry.group_path(self._named_group(group))}/versions"
-        return self._run(registry.every(self._connection, path, Page[VersionInfo], {"kind": kind}))
+        params = {"kind": kind, **filters}
+        return self._run(registry.every(self._connection, path, Page[VersionInfo], params))
+
+    def latest_version(self, group: str | None = None, kind: str | None = None) -> VersionInfo:
+        path = f"{registry.group_path(self._named_group(group))}/latest"
+        return self._run(self._connection.get(path, VersionInfo, {"kind": kind}))
+
+    def edit_version(self, ref: str, **changes: Any) -> VersionInfo:
+        """Change `description`, `tags`, `stage` or `expires_at`; what is not named stays."""
+        ends = changes.get("expires_at")
+        if isinstance(ends, datetime):
+            changes["expires_at"] = ends.astimezone(UTC).isoformat()
+        return self._run(registry.edited(self._connection, ref, changes))
 
     def get_version(self, ref: str) -> VersionInfo:
         return self._run(registry.version(self._connection, ref))

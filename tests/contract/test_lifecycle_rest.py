@@ -214,3 +214,115 @@ async def test_a_bad_move_is_refused(service: Service, body: Any) -> None:
     is_problem(answer, 422, "invalid")
     missing = await service.client.put(PROD, json={"version": 9}, headers=NEW)
     assert "demo@9" in is_problem(missing, 404, "not_found")
+
+
+async def edit(service: Service, revision: int, **changes: Any) -> httpx.Response:
+    return await service.client.patch(ONE, json=changes, headers=at(revision))
+
+
+async def test_what_is_said_of_a_version_changes_and_nothing_else(service: Service) -> None:
+    before = (await service.client.get(ONE)).json()
+    said = {"description": "golden", "tags": ["b", "a", "a"], "stage": "staging"}
+    answer = await edit(service, 1, **said, expires_at="2031-01-01T01:00:00+01:00", why="eval")
+    assert answer.headers["etag"] == '"2"'
+    assert answer.json() == {
+        **{**before, **said, "tags": ["a", "b"], "revision": 2},
+        "expires_at": "2031-01-01T00:00:00Z",
+    }
+    answer = await edit(service, 2, tags=["b", "c"], expires_at=None)
+    assert answer.json() == {**before, **said, "tags": ["b", "c"], "revision": 3}
+    assert (await service.client.get(ONE)).json() == answer.json()
+    (event,) = await history(service)
+    assert (event["kind"], event["from"], event["to"], event["why"]) == (
+        *("stage", "none", "staging", "eval"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"digest": "sha256:0"}, "digest"),
+        ({"stage": "prod"}, "stage"),
+        ({"tags": ["a"] * 51}, "tags: 51"),
+        ({"tags": [""]}, "tags"),
+        ({"tags": [" a"]}, "tags"),
+        ({"tags": ["a\0"]}, "tags"),
+        ({"tags": ["t" * 129]}, "tags"),
+        ({"description": "d" * 1025}, "description"),
+        ({"description": None}, "description"),
+        ({"expires_at": "2031-01-01T00:00:00"}, "expires_at"),
+        ({"expires_at": "9999-01-01T00:00:00Z"}, "expires_at"),
+    ],
+)
+async def test_a_bad_edit_is_refused_by_field(
+    service: Service, changes: dict[str, Any], named: str
+) -> None:
+    assert named in is_problem(await edit(service, 1, **changes), 422, "invalid")
+    assert (await service.client.get(ONE)).headers["etag"] == '"1"'
+
+
+async def test_of_ten_edits_of_one_state_one_is_made(service: Service) -> None:
+    answers = await asyncio.gather(*(edit(service, 1, tags=[str(n)]) for n in range(10)))
+    assert sorted(answer.status_code for answer in answers) == [200, *[412] * 9]
+    is_problem(await service.client.patch(ONE, json={"tags": []}), 428, "precondition_required")
+
+
+async def listed(service: Service, query: str) -> list[str]:
+    answer = await service.client.get(f"/v1/groups/demo/versions?{query}")
+    assert answer.status_code == 200, answer.text
+    return [row["ref"] for row in answer.json()["data"]]
+
+
+async def test_versions_are_filtered_by_what_is_said_of_them(service: Service) -> None:
+    await edit(service, 1, description="100% Golden_run", tags=["best", "x"], stage="staging")
+    await service.client.put(f"{ONE}/approval", json={"approval": "approved"}, headers=at(2))
+    await point(service, 1, NEW)
+    await service.publish(session_id="ses_1")
+    for query in (
+        *("stage=staging", "approval=approved", "alias=prod", "tag=best", "text=golden"),
+        *("text=100%25", "text=n_r", "tag=x&stage=staging&text=RUN&alias=prod"),
+    ):
+        assert await listed(service, query) == ["demo@1"], query
+    for query in ("stage=production", "alias=x", "tag=bes", "text=1%25G", "text=goldenrun"):
+        assert await listed(service, query) == [], query
+    assert await listed(service, "session=ses_1") == ["demo@3"]
+    assert await listed(service, "approval=pending") == ["demo@3", "demo@2"]
+
+
+async def test_versions_are_filtered_by_time(service: Service) -> None:
+    made = (await service.client.get("/v1/groups/demo/versions/2")).json()["created_at"]
+    assert await listed(service, f"created_after={made}") == ["demo@2"]
+    assert await listed(service, f"created_before={made}") == ["demo@1"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("stage=x", "approval=x", "kind=x", "tag=", "tag=%00", "text=%00", "session=../x"),
+        *("created_after=2030-01-01T00:00:00", "created_before=9999-01-01T00:00:00Z"),
+    ],
+)
+async def test_a_bad_filter_is_refused(service: Service, query: str) -> None:
+    answer = await service.client.get(f"/v1/groups/demo/versions?{query}")
+    is_problem(answer, 422, "invalid")
+
+
+@pytest.mark.parametrize(
+    "query", ["stage=none", "tag=x", "text=x", "alias=x", "created_after=2030-01-01T00:00:00Z"]
+)
+async def test_a_cursor_belongs_to_its_filters(service: Service, query: str) -> None:
+    url = "/v1/groups/demo/versions?limit=1"
+    cursor = (await service.client.get(url)).json()["next_cursor"]
+    is_problem(await service.client.get(f"{url}&{query}&cursor={cursor}"), 400, "malformed")
+
+
+async def test_the_latest_is_answered_in_all_and_by_kind(service: Service) -> None:
+    url = "/v1/groups/demo/latest"
+    for query, expected in (("", 2), ("?kind=adapter", 2)):
+        assert (await service.client.get(url + query)).json()["version"] == expected
+    answer = await service.client.get(f"{url}?kind=state")
+    assert "no version of kind state" in is_problem(answer, 404, "not_found")
+    await service.client.post("/v1/groups", json={"name": "empty"})
+    for place in ("latest", "versions/latest"):
+        answer = await service.client.get(f"/v1/groups/empty/{place}")
+        assert "'empty' has no version yet" in is_problem(answer, 404, "not_found")

@@ -6,15 +6,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor
 from registry.kit import migrate
 from registry.kit.db import Database
 from registry.packages import moves, service
 from registry.packages.errors import AliasMoved, VersionMoved
-from registry.packages.model import Approval
+from registry.packages.model import Approval, Package, PackageKind, PackageTag
 from registry.packages.ref import PackageRef
-from support.packages import a_draft, a_version, an_actor
+from registry.packages.repository import Wanted
+from support.packages import LORA, a_draft, a_version, an_actor
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 
@@ -90,3 +93,67 @@ async def test_parallel_registrations_get_distinct_consecutive_numbers(
             return (await service.register(db, actor, group_name="demo", draft=draft)).version
 
     assert sorted(await asyncio.gather(*(one() for _ in range(64)))) == list(range(3, 67))
+
+
+async def fill(db: AsyncSession, actor: Actor, *, first: int, count: int) -> None:
+    """Rows of a group, without their files; every fifth is a state, every seventh is tagged."""
+    group = await service.ensure_group(db, actor, "large")
+    numbers = range(first, first + count)
+    rows = [
+        {
+            **{"id": f"pkg_{n}", "account_id": actor.account_id, "group_id": group.id},
+            **{"version": n, "kind": PackageKind.adapter if n % 5 else PackageKind.state},
+            **{"prefix": "", "digest": "", "size": 0, "base_model": "tiny", "base_digest": ""},
+            **{"lora": dict(LORA), "step": n, "metrics": {}, "description": f"run {n}"},
+            **{"user_metadata": {}, "usage": {}},
+        }
+        for n in numbers
+    ]
+    await db.execute(insert(Package), rows)
+    tags = [{"package_id": f"pkg_{n}", "tag": "seventh"} for n in numbers if n % 7 == 0]
+    await db.execute(insert(PackageTag), tags)
+
+
+async def remove(db: AsyncSession, numbers: range) -> None:
+    gone = select(Package.id).where(Package.id.in_([f"pkg_{n}" for n in numbers]))
+    await db.execute(delete(PackageTag).where(PackageTag.package_id.in_(gone)))
+    await db.execute(delete(Package).where(Package.id.in_(gone)))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "every"),
+    [
+        (Wanted(), 1),
+        (Wanted(kind=PackageKind.state), 5),
+        (Wanted(tag="seventh"), 7),
+        (Wanted(kind=PackageKind.state, tag="seventh", text="RUN"), 35),
+    ],
+)
+async def test_pages_show_every_survivor_once_while_rows_come_and_go(
+    database: Database, actor: Actor, wanted: Wanted, every: int
+) -> None:
+    async with database.begin() as db:
+        await fill(db, actor, first=1, count=1205)
+    seen: list[int] = []
+    cursor, limit = None, max(2, 100 // every)
+    while cursor is not None or not seen:
+        async with database.read() as db:
+            page = await service.versions(
+                db, actor, "large", wanted=wanted, limit=limit, cursor=cursor
+            )
+        if not seen:
+            async with database.begin() as db:
+                await fill(db, actor, first=1206, count=50)
+                await remove(db, range(601, 621))
+        seen += [package.version for package in page.items]
+        cursor = page.next_cursor
+    survivors = [n for n in range(1205, 0, -1) if n % every == 0 and n not in range(601, 621)]
+    assert seen == survivors
+
+
+async def test_text_is_plain_and_of_any_case(database: Database, actor: Actor) -> None:
+    async with database.begin() as db:
+        await a_version(db, actor, description="50% of a Long_Run")
+        for text, found in (("50% OF", 1), ("long_run", 1), ("long-run", 0), ("5_%", 0)):
+            page = await service.versions(db, actor, "demo", wanted=Wanted(text=text))
+            assert len(page.items) == found, text

@@ -1,8 +1,8 @@
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
+from session.cli.expiry import parse_moment
 from session.cli.output import AsJson, note, show_rows
 from session.cli.references import group_path
 from session.cli.service import Service
@@ -27,7 +27,7 @@ def history(
         if at is None:
             rows = service.pages(f"{path}/history", alias=alias, version=version)
             return show_rows(rows, _MOVES, as_json=as_json)
-        moment = _moment(at)
+        moment = parse_moment(at)
         found = service.get(f"{path}/standing", at=moment.isoformat())["data"]
     kept = [
         row for row in found if alias in (None, row["alias"]) and version in (None, row["version"])
@@ -35,13 +35,3 @@ def history(
     if not as_json:
         note(f"at {moment.isoformat()}:")
     show_rows(kept, _STANDING, as_json=as_json)
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not a moment such as 2030-01-31 or 2030-01-31T12:00+01:00"
-        ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
