@@ -2,9 +2,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Select, exists, func, select, update
+from sqlalchemy import CTE, Select, exists, func, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import contains_eager, joinedload, selectinload
+from sqlalchemy.orm import aliased, contains_eager, joinedload, selectinload
 
 from registry.kit.names import NAME
 from registry.packages.model import (
@@ -130,6 +130,44 @@ class PackageRepository:
     async def package_by_id(self, package_id: str) -> Package | None:
         found = await self._db.scalars(self._packages().where(Package.id == package_id))
         return found.one_or_none()
+
+    async def ancestors(self, package_id: str, *, limit: int) -> Sequence[Package]:
+        """The parent first, then its parent, and so on."""
+        line = self._start(package_id)
+        parent = aliased(Package)
+        step = (
+            select(parent.id, parent.parent_id, line.c.distance + 1)
+            .join(line, parent.id == line.c.parent_id)
+            .where(parent.account_id == self._account_id)
+        )
+        return await self._relatives(line.union_all(step), limit)
+
+    async def descendants(self, package_id: str, *, limit: int) -> Sequence[Package]:
+        """Children first, then theirs, and so on."""
+        line = self._start(package_id)
+        child = aliased(Package)
+        step = (
+            select(child.id, child.parent_id, line.c.distance + 1)
+            .join(line, child.parent_id == line.c.id)
+            .where(child.account_id == self._account_id)
+        )
+        return await self._relatives(line.union_all(step), limit)
+
+    def _start(self, package_id: str) -> CTE:
+        one = select(Package.id, Package.parent_id, literal(0).label("distance"))
+        return one.where(Package.id == package_id, Package.account_id == self._account_id).cte(
+            "line", recursive=True
+        )
+
+    async def _relatives(self, line: CTE, limit: int) -> Sequence[Package]:
+        query = (
+            self._packages()
+            .join(line, line.c.id == Package.id)
+            .where(line.c.distance > 0)
+            .order_by(line.c.distance, Package.created_at, Package.id)
+            .limit(limit)
+        )
+        return (await self._db.scalars(query)).all()
 
     async def versions(
         self, group_id: str, *, wanted: Wanted, before: int | None, limit: int

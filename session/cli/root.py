@@ -17,6 +17,7 @@ from session.cli.commands import (
     history,
     models,
     processes,
+    proofs,
     schema,
     sessions,
     tokens,
@@ -55,6 +56,8 @@ app.command(rich_help_panel=_USE)(versions.approve)
 app.command(rich_help_panel=_USE)(versions.reject)
 app.add_typer(aliases.app, name="alias", rich_help_panel=_USE)
 app.command(rich_help_panel=_USE)(history.history)
+app.command(rich_help_panel=_USE)(proofs.lineage)
+app.command(rich_help_panel=_USE)(proofs.verify)
 app.command(rich_help_panel=_USE)(versions.merge)
 app.command(rich_help_panel=_USE)(deployments.promote)
 app.command(rich_help_panel=_USE)(deployments.rollback)

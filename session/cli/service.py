@@ -44,6 +44,10 @@ class Service:
     def post(self, path: str, body: Any = None) -> Any:
         return self._answer("POST", path, json=body)
 
+    def post_long(self, path: str) -> Any:
+        """For what takes as long as it takes."""
+        return self._answer("POST", path, timeout=httpx.Timeout(None, connect=_CONNECT_S))
+
     def change(
         self, method: str, path: str, body: Any, *, revision: int | None, **query: Any
     ) -> Any:

@@ -77,6 +77,10 @@ class Connection:
         request = self._prepare("POST", path, _READ_S, json=body)
         return self._read(await self._ask(request, again=False), form)
 
+    async def post_long(self, path: str, form: type[T]) -> T:
+        """POST what changes nothing and may take very long."""
+        return self._read(await self._ask(self._prepare("POST", path, None)), form)
+
     async def change(
         self,
         method: str,

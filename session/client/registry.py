@@ -14,6 +14,7 @@ from session.client.records import (
     MergeInfo,
     Page,
     SessionInfo,
+    Verification,
     VersionInfo,
 )
 from session.client.sampling import Source
@@ -80,6 +81,10 @@ async def edited(connection: Connection, ref: str, changes: Mapping[str, Any]) -
     found = await version(connection, ref)
     path = version_path(found.ref)
     return await connection.change("PATCH", path, changes, VersionInfo, revision=found.revision)
+
+
+async def verified(connection: Connection, ref: str) -> Verification:
+    return await connection.post_long(f"{version_path(ref)}/verify", Verification)
 
 
 async def pointed(connection: Connection, alias: str, ref: str, why: str) -> AliasInfo:

@@ -15,10 +15,12 @@ from session.client.records import (
     BaseModelInfo,
     DeploymentInfo,
     GroupInfo,
+    Lineage,
     Move,
     Page,
     SessionInfo,
     Usage,
+    Verification,
     VersionInfo,
 )
 from session.client.sampling import SamplingClient, Source
@@ -184,6 +186,14 @@ class ServiceClient:
         path = f"{registry.group_path(self._named_group(group))}/history"
         params = {"alias": alias, "at": at.astimezone(UTC).isoformat() if at else None}
         return self._run(registry.every(self._connection, path, Page[Move], params))
+
+    def lineage(self, ref: str) -> Lineage:
+        """What a version was made from, and what was made from it."""
+        return self._run(self._connection.get(f"{registry.version_path(ref)}/lineage", Lineage))
+
+    def verify(self, ref: str) -> APIFuture[Verification]:
+        """Have the service read every byte of a version again; says which files are wrong."""
+        return self._connection.background.start(registry.verified(self._connection, ref))
 
     def merge(self, ref: str) -> APIFuture[VersionInfo]:
         """Make a version of kind `merged` from a `state` or an `adapter`."""

@@ -362,6 +362,34 @@ def test_an_alias_is_promoted_as_the_version_it_is(modelyard: Any, service: Scri
     assert ("POST /v1/deployments/prod/promote", b'{"version":"facts@2"}') in service.asked
 
 
+def test_the_lineage_is_a_table(modelyard: Any, service: Scripted) -> None:
+    nodes = [{"ref": f"facts@{n}", "kind": "state", "step": n} for n in (1, 2)]
+    found = {"root": "facts@2", "nodes": nodes, "edges": [], "cut": True}
+    service.will("GET /v1/groups/facts/versions/2/lineage", found)
+    ended = modelyard("lineage", "facts@2", MODELYARD_URL=service.url)
+    assert [line.split()[0] for line in ended.out.splitlines()] == ["ref", "facts@1", "facts@2"]
+    assert "more relatives" in ended.err
+
+
+def test_a_damaged_file_is_named_and_fails_the_command(modelyard: Any, service: Scripted) -> None:
+    fine = {"path": "a.json", "size": 1, "problem": None}
+    found = {"ref": "facts@2", "intact": True, "manifest": True, "files": [fine]}
+    service.will("POST /v1/groups/facts/versions/2/verify", found)
+    ended = modelyard("verify", "facts@2", MODELYARD_URL=service.url)
+    assert (ended.code, ended.err.splitlines()[-1]) == (
+        0,
+        "facts@2: 1 files are what was registered",
+    )
+    wrong = {**found, "intact": False, "files": [fine, {**fine, "path": "b", "problem": "gone"}]}
+    service.will("POST /v1/groups/facts/versions/2/verify", wrong)
+    ended = modelyard("verify", "facts@2")
+    assert (ended.code, ended.err.splitlines()[-1]) == (
+        1,
+        "modelyard: facts@2 is damaged: 1 files are wrong",
+    )
+    assert ended.out.splitlines()[1].split() == ["b", "gone"]
+
+
 def deployment(status: str, version: str | None, pending: Any = None) -> dict[str, Any]:
     return {"name": "prod", "status": status, "version": version, "pending": pending}
 

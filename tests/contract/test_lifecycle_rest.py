@@ -6,12 +6,16 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import update
 
 from registry.access import service as access
 from registry.access.actor import Role
 from registry.kit.clock import now
 from registry.kit.db import Database
-from support.registry_service import Service, is_problem, registry_service
+from registry.packages import lineage
+from registry.packages.model import PackageFile
+from support.packages import a_version
+from support.registry_service import ADAPTER, BYTES, Service, is_problem, registry_service
 
 ONE = "/v1/groups/demo/versions/1"
 PROD = "/v1/groups/demo/aliases/prod"
@@ -180,7 +184,10 @@ async def test_a_viewer_changes_nothing(service: Service) -> None:
     assert (await service.client.get(PROD, headers=viewer)).status_code == 200
 
 
-@pytest.mark.parametrize("place", ["/aliases", "/aliases/prod", "/history", "/standing"])
+@pytest.mark.parametrize(
+    "place",
+    ["/aliases", "/aliases/prod", "/history", "/standing", "/latest", "/versions/1/lineage"],
+)
 async def test_another_accounts_history_is_unknown(service: Service, place: str) -> None:
     await point(service, 1, NEW)
     async with service.database.begin() as db:
@@ -326,3 +333,91 @@ async def test_the_latest_is_answered_in_all_and_by_kind(service: Service) -> No
     for place in ("latest", "versions/latest"):
         answer = await service.client.get(f"/v1/groups/empty/{place}")
         assert "'empty' has no version yet" in is_problem(answer, 404, "not_found")
+
+
+async def family(service: Service) -> None:
+    """old@1 -> kin@1 -> kin@3 -> kin@4 and other@1; kin@2 is no relative."""
+    async with service.database.begin() as db:
+        oldest = await a_version(db, service.alice, "old")
+        middle = await a_version(db, service.alice, "kin", parent_id=oldest.id)
+        await a_version(db, service.alice, "kin")
+        child = await a_version(db, service.alice, "kin", parent_id=middle.id, session_id="ses_1")
+        for group in ("kin", "other"):
+            await a_version(db, service.alice, group, parent_id=child.id)
+
+
+async def test_lineage_goes_both_ways_over_groups(service: Service) -> None:
+    await family(service)
+    found = (await service.client.get("/v1/groups/kin/versions/1/lineage")).json()
+    assert (found["root"], found["cut"]) == ("kin@1", False)
+    refs = [node["ref"] for node in found["nodes"]]
+    assert refs == ["old@1", "kin@1", "kin@3", "kin@4", "other@1"]
+    assert [(edge["from"], edge["to"]) for edge in found["edges"]] == [
+        *(("old@1", "kin@1"), ("kin@1", "kin@3"), ("kin@3", "kin@4"), ("kin@3", "other@1")),
+    ]
+    assert found["nodes"][2]["session"] == "ses_1"
+    for place, expected in (("kin/versions/2", ["kin@2"]), ("other/versions/latest", None)):
+        found = (await service.client.get(f"/v1/groups/{place}/lineage")).json()
+        refs = [node["ref"] for node in found["nodes"]]
+        assert refs == (expected or ["old@1", "kin@1", "kin@3", "other@1"])
+
+
+async def test_a_long_lineage_is_cut(service: Service) -> None:
+    async with service.database.begin() as db:
+        parent = await a_version(db, service.alice, "chain")
+        for _ in range(lineage.MOST_NODES + 1):
+            parent = await a_version(db, service.alice, "chain", parent_id=parent.id)
+    found = (await service.client.get("/v1/groups/chain/versions/1/lineage")).json()
+    assert (found["cut"], len(found["nodes"])) == (True, lineage.MOST_NODES + 1)
+
+
+async def test_an_intact_version_is_found_so(service: Service) -> None:
+    found = (await service.client.post(f"{ONE}/verify")).json()
+    digest = (await service.client.get(ONE)).json()["digest"]
+    assert found == {
+        **{"ref": "demo@1", "digest": digest, "intact": True, "manifest": True},
+        "files": [{"path": ADAPTER, "size": len(BYTES), "problem": None}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (BYTES[:-1] + b"]", "its SHA-256 is"),
+        (BYTES[:-1], "it has 7 bytes instead of 8"),
+        (b"", "it has 0 bytes instead of 8"),
+        (None, "it is missing"),
+    ],
+)
+async def test_a_damaged_file_is_named(
+    service: Service, damage: bytes | None, problem: str
+) -> None:
+    key = await service.publish()
+    if damage is None:
+        await service.store.delete(key)
+    else:
+        await service.store.put_bytes(key, damage)
+    answer = await service.client.post("/v1/groups/demo/versions/latest/verify")
+    assert answer.json()["intact"] is False
+    (file,) = answer.json()["files"]
+    assert file["path"] == ADAPTER
+    assert file["problem"].startswith(problem)
+    assert (await service.client.post(f"{ONE}/verify")).json()["intact"] is True
+
+
+async def test_what_lies_beside_the_manifest_is_named(service: Service) -> None:
+    key = await service.publish()
+    await service.store.put_bytes(key.removesuffix(ADAPTER) + "checkpoints/hf/x.json", b"{}")
+    found = (await service.client.post("/v1/groups/demo/versions/3/verify")).json()
+    assert found["intact"] is False
+    assert found["files"][-1] == {
+        **{"path": "checkpoints/hf/x.json", "size": 2, "problem": "it is not in the manifest"}
+    }
+
+
+async def test_another_list_of_files_is_noticed(service: Service) -> None:
+    await service.publish()
+    async with service.database.begin() as db:
+        await db.execute(update(PackageFile).values(sha256="00"))
+    found = (await service.client.post("/v1/groups/demo/versions/3/verify")).json()
+    assert (found["intact"], found["manifest"]) == (False, False)

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from registry.access.actor import Actor
 from registry.kit import migrate
 from registry.kit.db import Database
-from registry.packages import moves, service
+from registry.packages import lineage, moves, service
 from registry.packages.errors import AliasMoved, VersionMoved
 from registry.packages.model import Approval, Package, PackageKind, PackageTag
 from registry.packages.ref import PackageRef
@@ -157,3 +157,14 @@ async def test_text_is_plain_and_of_any_case(database: Database, actor: Actor) -
         for text, found in (("50% OF", 1), ("long_run", 1), ("long-run", 0), ("5_%", 0)):
             page = await service.versions(db, actor, "demo", wanted=Wanted(text=text))
             assert len(page.items) == found, text
+
+
+async def test_lineage_is_walked_both_ways(database: Database, actor: Actor) -> None:
+    async with database.begin() as db:
+        one = await a_version(db, actor, "old")
+        two = await a_version(db, actor, "new", parent_id=one.id)
+        for group in ("new", "other"):
+            await a_version(db, actor, group, parent_id=two.id)
+    async with database.read() as db:
+        found = await lineage.lineage(db, actor, PackageRef("new", 1))
+    assert [package.ref for package in found.nodes] == ["old@1", "new@1", "new@2", "other@1"]

@@ -107,6 +107,7 @@ BODIES = {
     "promote": {"version": f"{GROUP}@2"},
     "approval": {"approval": "approved"},
     "{alias}": {"version": 1},
+    "{version}": {"stage": "staging"},
 }
 
 

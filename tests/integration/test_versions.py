@@ -68,3 +68,18 @@ def test_what_is_said_of_a_version_is_changed_and_asked_for(
     assert client.reject(found.ref, "no").approval == "rejected"
     assert [move.kind for move in client.history()] == ["approval", "approval", "stage"]
     assert [each.ref for each in client.list_aliases()] == []
+
+
+def test_lineage_and_bytes_are_shown(
+    service: Service,
+    client: modelyard.ServiceClient,
+    training: modelyard.TrainingClient,
+    group: str,
+) -> None:
+    state = training.save_state().result()
+    merged = client.merge(state.ref).result(60)
+    assert [node.ref for node in client.lineage(state.ref).nodes] == [state.ref, merged.ref]
+    assert state.ref in run(service, "lineage", merged.ref)
+    found = client.verify(merged.ref).result(60)
+    assert (found.intact, len(found.files) > 2) == (True, True)
+    assert json.loads(run(service, "verify", f"{group}:latest", "--json"))["intact"] is True
