@@ -102,6 +102,9 @@ def upgrade() -> None:
             unique=False,
         )
         batch_op.create_index(
+            "ix_packages_group_id_created_at", ["group_id", "created_at"], unique=False
+        )
+        batch_op.create_index(
             "ix_packages_group_id_kind_version", ["group_id", "kind", "version"], unique=False
         )
         batch_op.create_index(
@@ -123,6 +126,7 @@ def downgrade() -> None:
         batch_op.drop_index("ix_packages_group_id_stage_version")
         batch_op.drop_index("ix_packages_group_id_session_id_version")
         batch_op.drop_index("ix_packages_group_id_kind_version")
+        batch_op.drop_index("ix_packages_group_id_created_at")
         batch_op.drop_index("ix_packages_group_id_approval_version")
 
     # In place: a batch would drop the table, which others point at, and make it anew.

@@ -85,6 +85,7 @@ class Package(Base):
         Index("ix_packages_group_id_kind_version", "group_id", "kind", "version"),
         Index("ix_packages_group_id_stage_version", "group_id", "stage", "version"),
         Index("ix_packages_group_id_approval_version", "group_id", "approval", "version"),
+        Index("ix_packages_group_id_created_at", "group_id", "created_at"),
         Index("ix_packages_group_id_session_id_version", "group_id", "session_id", "version"),
     )
 
