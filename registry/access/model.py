@@ -39,7 +39,7 @@ class ApiToken(Base):
             raise TokenRevoked
         if self.expires_at is not None and self.expires_at <= at:
             raise TokenExpired
-        return Actor(self.account_id, Role(self.role))
+        return Actor(self.account_id, Role(self.role), self.id)
 
 
 def hash_secret(secret: str) -> str:

@@ -17,13 +17,13 @@ from registry.deployments.model import (
     Standing,
 )
 from registry.kit.rest import Db, ReadDb
-from registry.packages.ref import PackageRef
+from registry.packages.ref import parse_ref
 
 router = APIRouter(prefix="/v1/deployments", tags=["deployments"])
 
 
 class Promotion(BaseModel):
-    version: str = Field(description="GROUP@VERSION, of kind merged.")
+    version: str = Field(description="GROUP@VERSION or GROUP:ALIAS, of kind merged.")
 
 
 class Pending(BaseModel):
@@ -104,7 +104,7 @@ async def show_history(
 @router.post("/{name}/promote", status_code=202)
 async def promote(actor: Member, db: Db, name: str, promotion: Promotion) -> DeploymentView:
     """Answers at once: `pending` says how the version starts, `version` who gets the traffic."""
-    ref = PackageRef.parse(promotion.version)
+    ref = parse_ref(promotion.version)
     return DeploymentView.of(await service.promote(db, actor, name=name, ref=ref))
 
 

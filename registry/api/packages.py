@@ -1,22 +1,72 @@
 """Groups, versions and their files."""
 
-from typing import Annotated
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Path, Request
-from fastapi.responses import Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from registry.api.auth import Member, Viewer
 from registry.api.downloads import download, not_modified
+from registry.api.moments import Asked
+from registry.api.preconditions import Expected, etag
 from registry.api.schemas import Cursor, File, GroupView, Limit, List, Listing, NewGroup, Version
 from registry.kit.db import Database
 from registry.kit.rest import Db, ReadDb
-from registry.packages import service
-from registry.packages.model import PackageKind
-from registry.packages.ref import LARGEST_VERSION, PackageRef
+from registry.packages import moves, service
+from registry.packages.model import Approval, PackageKind, Stage
+from registry.packages.ref import LARGEST_VERSION, PackageRef, ref_in
+from registry.packages.repository import Wanted
 
 router = APIRouter(prefix="/v1/groups", tags=["groups and versions"])
 
 Number = Annotated[int, Path(ge=1, le=LARGEST_VERSION)]
+_Text = Query(min_length=1, max_length=200, pattern=r"^[^\x00]*$")
+
+
+class Edit(BaseModel):
+    """What is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    description: str = ""
+    tags: list[str] = Field(default=[], description="All of them: these replace the old.")
+    stage: Stage = Stage.none
+    expires_at: Asked | None = Field(None, description="With a zone; null for never.")
+    why: str = Field("", description="Kept in the history where the stage moves.")
+
+    @property
+    def changes(self) -> moves.Changes:
+        given: dict[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
+        given.pop("why", None)
+        return cast(moves.Changes, given)
+
+
+def _wanted(
+    kind: PackageKind | None = None,
+    stage: Stage | None = None,
+    approval: Approval | None = None,
+    alias: Annotated[str | None, _Text] = None,
+    tag: Annotated[str | None, _Text] = None,
+    text: Annotated[str | None, _Text] = None,
+    session: Annotated[str | None, Query(pattern="^[a-z0-9_]{1,64}$")] = None,
+    created_after: Asked | None = None,
+    created_before: Asked | None = None,
+) -> Wanted:
+    """`text` is looked for in descriptions, `session` is an id; times are ISO 8601 with a zone."""
+    return Wanted(
+        kind=kind,
+        stage=stage,
+        approval=approval,
+        alias=alias,
+        tag=tag,
+        text=text,
+        session=session,
+        created_after=created_after,
+        created_before=created_before,
+    )
+
+
+Place = Annotated[str, Path(description="A number, an alias, or `latest`.")]
 
 
 @router.get("")
@@ -38,38 +88,71 @@ async def show_group(actor: Viewer, db: ReadDb, group: str) -> GroupView:
     return GroupView.of(await service.require_group(db, actor, group))
 
 
+@router.get("/{group}/latest")
+async def show_latest(
+    response: Response, actor: Viewer, db: ReadDb, group: str, kind: PackageKind | None = None
+) -> Version:
+    """The highest number, in all or of a kind."""
+    package = await service.latest(db, actor, group, wanted=Wanted(kind=kind))
+    response.headers["ETag"] = etag(package.revision)
+    return Version.of(package)
+
+
 @router.get("/{group}/versions")
 async def list_versions(
     actor: Viewer,
     db: ReadDb,
     group: str,
-    kind: PackageKind | None = None,
+    wanted: Annotated[Wanted, Depends(_wanted)],
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Listing[Version]:
-    page = await service.versions(db, actor, group, kind=kind, limit=limit, cursor=cursor)
+    """Newest first: those that match every filter that is given."""
+    page = await service.versions(db, actor, group, wanted=wanted, limit=limit, cursor=cursor)
     return Listing.of(page, Version.of)
 
 
 @router.get("/{group}/versions/{version}")
-async def show_version(actor: Viewer, db: ReadDb, group: str, version: Number) -> Version:
-    return Version.of(await service.require_version(db, actor, PackageRef(group, version)))
+async def show_version(
+    response: Response, actor: Viewer, db: ReadDb, group: str, version: Place
+) -> Version:
+    """Its ETag is what a change of it takes as If-Match."""
+    package = await service.require_version(db, actor, ref_in(group, version))
+    response.headers["ETag"] = etag(package.revision)
+    return Version.of(package)
+
+
+@router.patch("/{group}/versions/{version}")
+async def edit_version(
+    response: Response,
+    actor: Member,
+    db: Db,
+    group: str,
+    version: Number,
+    expected: Expected,
+    edit: Edit,
+) -> Version:
+    """Description, tags, stage, expiry. What was trained never changes."""
+    ref = PackageRef(group, version)
+    package = await moves.edit(db, actor, ref, edit.changes, expected=expected, why=edit.why)
+    response.headers["ETag"] = etag(package.revision)
+    return Version.of(package)
 
 
 @router.get("/{group}/versions/{version}/files")
-async def list_files(actor: Viewer, db: ReadDb, group: str, version: Number) -> List[File]:
-    package = await service.require_version(db, actor, PackageRef(group, version))
+async def list_files(actor: Viewer, db: ReadDb, group: str, version: Place) -> List[File]:
+    package = await service.require_version(db, actor, ref_in(group, version))
     return List(data=[File.of(file) for file in await service.files(db, package)])
 
 
 @router.get("/{group}/versions/{version}/files/{path:path}", response_class=Response)
 async def download_file(
-    request: Request, actor: Viewer, group: str, version: Number, path: str
+    request: Request, actor: Viewer, group: str, version: Place, path: str
 ) -> Response:
     """The bytes, compared with the manifest on their way; the ETag is their SHA-256."""
     database: Database = request.app.state.database
     async with database.read() as db:
-        package = await service.require_version(db, actor, PackageRef(group, version))
+        package = await service.require_version(db, actor, ref_in(group, version))
         file = await service.require_file(db, package, path)
     return not_modified(request, file.sha256) or await download(
         request.app.state.store, package.prefix, file

@@ -2,9 +2,11 @@
 
 from fastapi import APIRouter
 
-from registry.api import models, packages, usage
+from registry.api import history, models, packages, proofs, usage
 
 router = APIRouter()
 router.include_router(models.router)
 router.include_router(packages.router)
+router.include_router(proofs.router)
+router.include_router(history.router)
 router.include_router(usage.router)

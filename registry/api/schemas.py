@@ -99,6 +99,11 @@ class Version(BaseModel):
     metadata: dict[str, str]
     usage: dict[str, int]
     approval: str
+    stage: str
+    tags: list[str]
+    aliases: list[str] = Field(description="Those that point at it now.")
+    expires_at: Moment | None
+    revision: int = Field(description="Counts what was said of it since; also the ETag.")
     created_at: Moment
 
     @classmethod
@@ -125,6 +130,11 @@ class Version(BaseModel):
             metadata=package.user_metadata,
             usage=package.usage,
             approval=package.approval,
+            stage=package.stage,
+            tags=[tag.tag for tag in package.tags],
+            aliases=[alias.name for alias in package.aliases],
+            expires_at=package.expires_at,
+            revision=package.revision,
             created_at=package.created_at,
         )
 

@@ -1,12 +1,12 @@
 """What was used, by time and in total."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import AfterValidator, AwareDatetime
 
 from registry.api.auth import Viewer
+from registry.api.moments import Asked
 from registry.api.schemas import Cursor, Limit, SessionTokens, UsagePage, UsageTotals
 from registry.kit.clock import now
 from registry.kit.rest import ReadDb
@@ -16,19 +16,7 @@ from registry.usage.service import GroupBy, Width
 router = APIRouter(prefix="/v1/usage", tags=["usage"])
 
 _DEFAULT_SPAN = timedelta(days=7)
-_LAST_YEAR = 2200
-
-
-def _in_range(moment: datetime) -> datetime:
-    if not 1970 <= moment.year <= _LAST_YEAR:
-        raise ValueError(f"not between the years 1970 and {_LAST_YEAR}")
-    return moment
-
-
-Time = Annotated[
-    Annotated[AwareDatetime, AfterValidator(_in_range)] | None,
-    Query(description="ISO 8601 with a zone, or seconds since 1970."),
-]
+Time = Annotated[Asked | None, Query(description="ISO 8601 with a zone, or seconds since 1970.")]
 SessionId = Annotated[str | None, Query(pattern="^[a-z0-9_]{1,64}$")]
 
 

@@ -23,10 +23,10 @@ from registry.kit.names import NAME
 from registry.kit.pages import Cursors, Page
 from registry.packages import service as packages
 from registry.packages.model import Approval, Package
-from registry.packages.ref import PackageRef
+from registry.packages.ref import PackageRef, Ref
 
 
-async def promote(db: AsyncSession, actor: Actor, *, name: str, ref: PackageRef) -> Standing:
+async def promote(db: AsyncSession, actor: Actor, *, name: str, ref: Ref) -> Standing:
     """Ask for a version to be served; the deployer starts it beside the old and moves the route.
 
     A promotion that still starts gives way to this one. A version that is served stays as it is.
@@ -103,7 +103,7 @@ async def resolve(db: AsyncSession, actor: Actor, name: str) -> Route:
     return (await require_deployment(db, actor, name)).route()
 
 
-async def _require_servable(db: AsyncSession, actor: Actor, ref: PackageRef) -> Package:
+async def _require_servable(db: AsyncSession, actor: Actor, ref: Ref) -> Package:
     package = await packages.require_version(db, actor, ref)
     package.require_promotable()
     if package.approval == Approval.rejected:

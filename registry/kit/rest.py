@@ -28,6 +28,7 @@ STATUS: Mapping[Kind, int] = {
     Kind.not_found: 404,
     Kind.conflict: 409,
     Kind.precondition_failed: 412,
+    Kind.precondition_required: 428,
     Kind.limit_exceeded: 429,
     Kind.unavailable: 503,
     Kind.internal: 500,

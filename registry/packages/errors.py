@@ -24,6 +24,13 @@ class VersionNotFound(ServiceError):
         super().__init__(f"no version {ref}")
 
 
+class NoneLatest(ServiceError):
+    kind = Kind.not_found
+
+    def __init__(self, group: str, *, kind: str | None = None) -> None:
+        super().__init__(f"group {group!r} has no version{f' of kind {kind}' if kind else ''} yet")
+
+
 class FileNotFound(ServiceError):
     kind = Kind.not_found
 
@@ -35,7 +42,9 @@ class InvalidRef(ServiceError):
     kind = Kind.invalid
 
     def __init__(self, text: str) -> None:
-        super().__init__(f"{text!r} is not a version; write GROUP@VERSION, as in my-group@3")
+        super().__init__(
+            f"{text!r} is not a version; write GROUP@VERSION, as in my-group@3, or GROUP:ALIAS"
+        )
 
 
 class InvalidPackage(ServiceError):
@@ -57,6 +66,44 @@ class PackageIsImmutable(ServiceError):
 
     def __init__(self, fields: Sequence[str]) -> None:
         super().__init__(f"a registered version never changes, but {', '.join(fields)} would")
+
+
+class AliasNotFound(ServiceError):
+    kind = Kind.not_found
+
+    def __init__(self, group: str, alias: str) -> None:
+        super().__init__(f"group {group!r} has no alias named {alias!r}")
+
+
+class AliasMoved(ServiceError):
+    kind = Kind.precondition_failed
+
+    def __init__(self, ref: str, *, now: str) -> None:
+        super().__init__(f"{ref} has moved since it was read: it is {now}; nothing was changed")
+
+
+class AliasIsProtected(ServiceError):
+    kind = Kind.forbidden
+
+    def __init__(self, ref: str) -> None:
+        super().__init__(f"{ref} is protected: only a token with the role admin may move it")
+
+
+class VersionMoved(ServiceError):
+    kind = Kind.precondition_failed
+
+    def __init__(self, ref: str, *, expected: int, found: int) -> None:
+        super().__init__(
+            f"{ref} has changed since it was read: it is at revision {found}, not {expected}; "
+            "nothing was changed"
+        )
+
+
+class HistoryIsAppendOnly(ServiceError):
+    kind = Kind.internal
+
+    def __init__(self) -> None:
+        super().__init__("what has happened stays in the history as it was written")
 
 
 class NotResumable(ServiceError):

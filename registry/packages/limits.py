@@ -1,17 +1,19 @@
 """What a version may carry. Everything here is said by field, before anything is written."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from registry.artifacts.names import validate_artifact_name
 from registry.packages.errors import InvalidPackage
 from registry.packages.model import PackageDraft, PackageKind
+from registry.packages.ref import ALIAS, ALIAS_RULE, LATEST
 
 LONGEST_DESCRIPTION = 1024
 MOST_METADATA = 50
 LONGEST_KEY = 128
 LONGEST_VALUE = 1024
 MOST_METRICS = 200
+MOST_TAGS = 50
 
 
 def check_draft(draft: PackageDraft, *, prefix: str) -> None:
@@ -24,12 +26,31 @@ def check_draft(draft: PackageDraft, *, prefix: str) -> None:
 
 
 def check_description(text: str) -> None:
+    check_text("description", text)
+
+
+def check_text(field: str, text: str) -> None:
     if len(text) > LONGEST_DESCRIPTION:
-        raise InvalidPackage(
-            "description", f"{len(text)} characters; at most {LONGEST_DESCRIPTION}"
-        )
+        raise InvalidPackage(field, f"{len(text)} characters; at most {LONGEST_DESCRIPTION}")
     if "\0" in text:
-        raise InvalidPackage("description", "holds a NUL character")
+        raise InvalidPackage(field, "holds a NUL character")
+
+
+def check_tags(tags: Sequence[str]) -> None:
+    if len(tags) > MOST_TAGS:
+        raise InvalidPackage("tags", f"{len(tags)} of them; at most {MOST_TAGS}")
+    for tag in tags:
+        if not 1 <= len(tag) <= LONGEST_KEY or not tag.isprintable() or tag != tag.strip():
+            raise InvalidPackage(
+                "tags",
+                f"{tag[:LONGEST_KEY]!r} is not 1 to {LONGEST_KEY} printable characters "
+                "without a blank at either end",
+            )
+
+
+def check_alias(name: str) -> None:
+    if not ALIAS.fullmatch(name) or name == LATEST:
+        raise InvalidPackage("alias", f"{name[:LONGEST_KEY]!r} is not {ALIAS_RULE}")
 
 
 def check_metadata(metadata: Mapping[str, str]) -> None:

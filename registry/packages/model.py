@@ -6,14 +6,21 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Connection, ForeignKey, UniqueConstraint, event
+from sqlalchemy import JSON, BigInteger, Connection, ForeignKey, Index, UniqueConstraint, event
 from sqlalchemy.orm import Mapped, Mapper, mapped_column, relationship
 from sqlalchemy.orm.attributes import instance_state
 
 from registry.artifacts.manifest import FileEntry
 from registry.kit.clock import now
 from registry.kit.db import Base, UtcDateTime
-from registry.packages.errors import NotPromotable, NotResumable, PackageIsImmutable
+from registry.packages.errors import (
+    AliasMoved,
+    HistoryIsAppendOnly,
+    NotPromotable,
+    NotResumable,
+    PackageIsImmutable,
+    VersionMoved,
+)
 
 ADAPTER = "checkpoints/hf/"
 MERGED = "checkpoints/hf_merged/"
@@ -44,6 +51,19 @@ class Approval(StrEnum):
     rejected = "rejected"
 
 
+class Stage(StrEnum):
+    none = "none"
+    staging = "staging"
+    production = "production"
+    archived = "archived"
+
+
+class EventKind(StrEnum):
+    alias = "alias"
+    approval = "approval"
+    stage = "stage"
+
+
 class PackageGroup(Base):
     __tablename__ = "package_groups"
     __table_args__ = (UniqueConstraint("account_id", "name"),)
@@ -57,8 +77,17 @@ class PackageGroup(Base):
 
 
 class Package(Base):
+    """What was trained never changes. What people say of it may; `revision` counts that."""
+
     __tablename__ = "packages"
-    __table_args__ = (UniqueConstraint("group_id", "version"),)
+    __table_args__ = (
+        UniqueConstraint("group_id", "version"),
+        Index("ix_packages_group_id_kind_version", "group_id", "kind", "version"),
+        Index("ix_packages_group_id_stage_version", "group_id", "stage", "version"),
+        Index("ix_packages_group_id_approval_version", "group_id", "approval", "version"),
+        Index("ix_packages_group_id_created_at", "group_id", "created_at"),
+        Index("ix_packages_group_id_session_id_version", "group_id", "session_id", "version"),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), index=True)
@@ -80,9 +109,18 @@ class Package(Base):
     user_metadata: Mapped[dict[str, str]] = mapped_column(JSON)
     usage: Mapped[dict[str, int]] = mapped_column(JSON)
     approval: Mapped[str] = mapped_column(default=Approval.pending)
+    stage: Mapped[str] = mapped_column(default=Stage.none, server_default=Stage.none.value)
+    expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    revision: Mapped[int] = mapped_column(default=1, server_default="1")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     group: Mapped[PackageGroup] = relationship(lazy="raise")
     parent: Mapped["Package | None"] = relationship(remote_side="Package.id", lazy="raise")
+    tags: Mapped[list["PackageTag"]] = relationship(
+        lazy="raise", cascade="all, delete-orphan", order_by="PackageTag.tag"
+    )
+    aliases: Mapped[list["PackageAlias"]] = relationship(
+        lazy="raise", viewonly=True, order_by="PackageAlias.name"
+    )
 
     @property
     def ref(self) -> str:
@@ -95,6 +133,17 @@ class Package(Base):
     @property
     def is_promotable(self) -> bool:
         return MERGED in PackageKind(self.kind).parts
+
+    def require_revision(self, expected: int) -> None:
+        """Refuse a change that was thought out on an older state than this one."""
+        if self.revision != expected:
+            raise VersionMoved(self.ref, expected=expected, found=self.revision)
+
+    def retag(self, tags: Sequence[str]) -> None:
+        wanted = set(tags)
+        kept = [tag for tag in self.tags if tag.tag in wanted]
+        added = wanted - {tag.tag for tag in kept}
+        self.tags = [*kept, *(PackageTag(package_id=self.id, tag=tag) for tag in sorted(added))]
 
     def require_resumable(self) -> None:
         if not self.is_resumable:
@@ -114,13 +163,89 @@ class PackageFile(Base):
     sha256: Mapped[str]
 
 
+class PackageTag(Base):
+    __tablename__ = "package_tags"
+    __table_args__ = (Index("ix_package_tags_tag_package_id", "tag", "package_id"),)
+
+    package_id: Mapped[str] = mapped_column(ForeignKey("packages.id"), primary_key=True)
+    tag: Mapped[str] = mapped_column(primary_key=True)
+
+
+class PackageAlias(Base):
+    """A name in a group that points at one version. Once removed it points at nothing, and its
+    revision goes on counting, so that no old revision is ever right again."""
+
+    __tablename__ = "package_aliases"
+    __table_args__ = (UniqueConstraint("group_id", "name"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    group_id: Mapped[str] = mapped_column(ForeignKey("package_groups.id"))
+    name: Mapped[str]
+    package_id: Mapped[str | None] = mapped_column(ForeignKey("packages.id"), index=True)
+    revision: Mapped[int] = mapped_column(default=0)
+    is_protected: Mapped[bool] = mapped_column(default=False)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now, onupdate=now)
+    group: Mapped[PackageGroup] = relationship(lazy="raise")
+    package: Mapped[Package | None] = relationship(lazy="raise")
+
+    @property
+    def ref(self) -> str:
+        return f"{self.group.name}:{self.name}"
+
+    def require_revision(self, expected: int | None) -> None:
+        """None expects an alias that points at nothing."""
+        if expected is None and self.package is None:
+            return
+        if self.package is None or self.revision != expected:
+            at = f"at {self.package.ref}" if self.package else "removed"
+            raise AliasMoved(self.ref, now=f"{at}, revision {self.revision}")
+
+    def point(self, package: Package | None) -> None:
+        self.package = package
+        self.revision += 1
+
+
+class PackageEvent(Base):
+    """One move: who, when, from what, to what, why, and the digest of the version it is about.
+
+    Rows are added and never changed.
+    """
+
+    __tablename__ = "package_events"
+    __table_args__ = (Index("ix_package_events_group_id_alias_id", "group_id", "alias", "id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    group_id: Mapped[str] = mapped_column(ForeignKey("package_groups.id"))
+    kind: Mapped[str]
+    alias: Mapped[str | None]
+    version: Mapped[int]
+    digest: Mapped[str]
+    source: Mapped[str | None]
+    target: Mapped[str | None]
+    role: Mapped[str]
+    token: Mapped[str | None]
+    why: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+
+
+MUTABLE = {"approval", "stage", "description", "expires_at", "tags", "revision"}
+
+
 @event.listens_for(Package, "before_update")
 @event.listens_for(PackageFile, "before_update")
 def _refuse_changes(_: Mapper[Any], __: Connection, row: Package | PackageFile) -> None:
-    """What was published stays; only the decision about it may move."""
+    """What was published stays; only what people say of it may move."""
     changed = {name.key for name in instance_state(row).attrs if name.history.has_changes()}
-    if forbidden := sorted(changed - {"approval"}):
+    if forbidden := sorted(changed - MUTABLE):
         raise PackageIsImmutable(forbidden)
+
+
+@event.listens_for(PackageEvent, "before_update")
+@event.listens_for(PackageEvent, "before_delete")
+def _refuse_rewriting(_: Mapper[Any], __: Connection, row: PackageEvent) -> None:
+    raise HistoryIsAppendOnly
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,70 @@
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import CTE, Select, exists, func, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import contains_eager, joinedload
+from sqlalchemy.orm import aliased, contains_eager, joinedload, selectinload
 
 from registry.kit.names import NAME
-from registry.packages.model import Package, PackageFile, PackageGroup, PackageKind
-from registry.packages.ref import PackageRef
+from registry.packages.model import (
+    Approval,
+    EventKind,
+    Package,
+    PackageAlias,
+    PackageEvent,
+    PackageFile,
+    PackageGroup,
+    PackageKind,
+    PackageTag,
+    Stage,
+)
+from registry.packages.ref import ALIAS, LATEST, AliasRef, PackageRef, Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which versions of a group a list holds: those that match everything that is given."""
+
+    kind: PackageKind | None = None
+    stage: Stage | None = None
+    approval: Approval | None = None
+    alias: str | None = None
+    tag: str | None = None
+    text: str | None = None
+    session: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+
+    @property
+    def scope(self) -> tuple[str | None, ...]:
+        """What binds a cursor to these filters."""
+        plain = (self.kind, self.stage, self.approval, self.alias, self.tag, self.text)
+        moments = (self.created_after, self.created_before)
+        return (*plain, self.session, *(each.isoformat() if each else None for each in moments))
+
+    def narrow(self, query: Select[Package]) -> Select[Package]:
+        equal = {
+            Package.kind: self.kind,
+            Package.stage: self.stage,
+            Package.approval: self.approval,
+            Package.session_id: self.session,
+        }
+        for column, value in equal.items():
+            if value is not None:
+                query = query.where(column == value)
+        if self.alias is not None:
+            query = query.where(Package.aliases.any(PackageAlias.name == self.alias))
+        if self.tag is not None:
+            tagged = exists().where(PackageTag.package_id == Package.id, PackageTag.tag == self.tag)
+            query = query.where(tagged)
+        if self.text is not None:
+            query = query.where(Package.description.icontains(self.text, autoescape=True))
+        if self.created_after is not None:
+            query = query.where(Package.created_at >= self.created_after)
+        if self.created_before is not None:
+            query = query.where(Package.created_at < self.created_before)
+        return query
 
 
 class PackageRepository:
@@ -16,7 +74,9 @@ class PackageRepository:
         self._db = db
         self._account_id = account_id
 
-    def add(self, *rows: PackageGroup | Package | PackageFile) -> None:
+    def add(
+        self, *rows: PackageGroup | Package | PackageFile | PackageAlias | PackageEvent
+    ) -> None:
         self._db.add_all(rows)
 
     async def group(self, name: str) -> PackageGroup | None:
@@ -42,24 +102,77 @@ class PackageRepository:
         )
         return taken.one_or_none()
 
-    async def package(self, ref: PackageRef) -> Package | None:
+    async def package(self, ref: Ref) -> Package | None:
         if not NAME.fullmatch(ref.group):
             return None
-        found = await self._db.scalars(
-            self._packages().where(PackageGroup.name == ref.group, Package.version == ref.version)
+        query = self._packages().where(PackageGroup.name == ref.group)
+        match ref:
+            case PackageRef(_, version):
+                query = query.where(Package.version == version)
+            case AliasRef(_, alias) if alias == LATEST:
+                query = query.order_by(Package.version.desc()).limit(1)
+            case AliasRef(_, alias):
+                query = query.where(Package.aliases.any(PackageAlias.name == alias))
+        return (await self._db.scalars(query)).one_or_none()
+
+    async def locked(self, ref: PackageRef) -> Package | None:
+        """As it is now, and nobody else changes it until this transaction ends."""
+        if not NAME.fullmatch(ref.group):
+            return None
+        query = (
+            self._packages()
+            .where(PackageGroup.name == ref.group, Package.version == ref.version)
+            .with_for_update(of=Package)
+            .execution_options(populate_existing=True)
         )
-        return found.one_or_none()
+        return (await self._db.scalars(query)).one_or_none()
 
     async def package_by_id(self, package_id: str) -> Package | None:
         found = await self._db.scalars(self._packages().where(Package.id == package_id))
         return found.one_or_none()
 
+    async def ancestors(self, package_id: str, *, limit: int) -> Sequence[Package]:
+        """The parent first, then its parent, and so on."""
+        line = self._start(package_id)
+        parent = aliased(Package)
+        step = (
+            select(parent.id, parent.parent_id, line.c.distance + 1)
+            .join(line, parent.id == line.c.parent_id)
+            .where(parent.account_id == self._account_id)
+        )
+        return await self._relatives(line.union_all(step), limit)
+
+    async def descendants(self, package_id: str, *, limit: int) -> Sequence[Package]:
+        """Children first, then theirs, and so on."""
+        line = self._start(package_id)
+        child = aliased(Package)
+        step = (
+            select(child.id, child.parent_id, line.c.distance + 1)
+            .join(line, child.parent_id == line.c.id)
+            .where(child.account_id == self._account_id)
+        )
+        return await self._relatives(line.union_all(step), limit)
+
+    def _start(self, package_id: str) -> CTE:
+        one = select(Package.id, Package.parent_id, literal(0).label("distance"))
+        return one.where(Package.id == package_id, Package.account_id == self._account_id).cte(
+            "line", recursive=True
+        )
+
+    async def _relatives(self, line: CTE, limit: int) -> Sequence[Package]:
+        query = (
+            self._packages()
+            .join(line, line.c.id == Package.id)
+            .where(line.c.distance > 0)
+            .order_by(line.c.distance, Package.created_at, Package.id)
+            .limit(limit)
+        )
+        return (await self._db.scalars(query)).all()
+
     async def versions(
-        self, group_id: str, *, kind: PackageKind | None, before: int | None, limit: int
+        self, group_id: str, *, wanted: Wanted, before: int | None, limit: int
     ) -> Sequence[Package]:
-        query = self._packages().where(Package.group_id == group_id)
-        if kind is not None:
-            query = query.where(Package.kind == kind)
+        query = wanted.narrow(self._packages().where(Package.group_id == group_id))
         if before is not None:
             query = query.where(Package.version < before)
         newest_first = query.order_by(Package.version.desc()).limit(limit)
@@ -73,6 +186,62 @@ class PackageRepository:
         )
         return found.all()
 
+    async def alias(self, group_id: str, name: str, *, lock: bool = False) -> PackageAlias | None:
+        """One that was removed too: it points at nothing."""
+        if not ALIAS.fullmatch(name):
+            return None
+        query = self._aliases(group_id).where(PackageAlias.name == name)
+        if lock:
+            query = query.with_for_update(of=PackageAlias)
+            query = query.execution_options(populate_existing=True)
+        return (await self._db.scalars(query)).one_or_none()
+
+    async def aliases(
+        self, group_id: str, *, after: str | None, limit: int
+    ) -> Sequence[PackageAlias]:
+        query = self._aliases(group_id).where(PackageAlias.package_id.is_not(None))
+        if after is not None:
+            query = query.where(PackageAlias.name > after)
+        return (await self._db.scalars(query.order_by(PackageAlias.name).limit(limit))).all()
+
+    async def events(
+        self,
+        group_id: str,
+        *,
+        alias: str | None,
+        version: int | None,
+        at: datetime | None,
+        before: int | None,
+        limit: int,
+    ) -> Sequence[PackageEvent]:
+        query = self._events(group_id)
+        if alias is not None:
+            query = query.where(PackageEvent.alias == alias)
+        if version is not None:
+            query = query.where(PackageEvent.version == version)
+        if at is not None:
+            query = query.where(PackageEvent.created_at <= at)
+        if before is not None:
+            query = query.where(PackageEvent.id < before)
+        newest_first = query.order_by(PackageEvent.id.desc()).limit(limit)
+        return (await self._db.scalars(newest_first)).all()
+
+    async def last_moves(self, group_id: str, *, at: datetime) -> Sequence[PackageEvent]:
+        """Of each alias that pointed at a version then, the move that had made it so."""
+        last = (
+            select(func.max(PackageEvent.id))
+            .where(
+                PackageEvent.group_id == group_id,
+                PackageEvent.kind == EventKind.alias,
+                PackageEvent.created_at <= at,
+            )
+            .group_by(PackageEvent.alias)
+        )
+        query = self._events(group_id).where(
+            PackageEvent.id.in_(last), PackageEvent.target.is_not(None)
+        )
+        return (await self._db.scalars(query.order_by(PackageEvent.alias))).all()
+
     def _groups(self) -> Select[PackageGroup]:
         return select(PackageGroup).where(PackageGroup.account_id == self._account_id)
 
@@ -82,6 +251,24 @@ class PackageRepository:
             .join(Package.group)
             .where(Package.account_id == self._account_id)
             .options(
-                contains_eager(Package.group), joinedload(Package.parent).joinedload(Package.group)
+                contains_eager(Package.group),
+                joinedload(Package.parent).joinedload(Package.group),
+                selectinload(Package.tags),
+                selectinload(Package.aliases),
             )
+        )
+
+    def _aliases(self, group_id: str) -> Select[PackageAlias]:
+        return (
+            select(PackageAlias)
+            .where(PackageAlias.account_id == self._account_id, PackageAlias.group_id == group_id)
+            .options(
+                joinedload(PackageAlias.group),
+                joinedload(PackageAlias.package).joinedload(Package.group),
+            )
+        )
+
+    def _events(self, group_id: str) -> Select[PackageEvent]:
+        return select(PackageEvent).where(
+            PackageEvent.account_id == self._account_id, PackageEvent.group_id == group_id
         )

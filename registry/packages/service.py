@@ -5,24 +5,34 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor
 from registry.artifacts.manifest import FileEntry, manifest_digest
+from registry.kit.errors import ServiceError
 from registry.kit.ids import new_id
 from registry.kit.names import NAME, NAME_RULE
 from registry.kit.pages import Cursors, Page
 from registry.packages.errors import (
+    AliasNotFound,
     AlreadyRegistered,
     FileNotFound,
     GroupExists,
     GroupNotFound,
     InvalidPackage,
+    NoneLatest,
     VersionNotFound,
 )
 from registry.packages.limits import check_description, check_draft
 
 # Callers speak of a version by these two, so they find them beside the functions that take them.
-from registry.packages.model import Package, PackageFile, PackageGroup, PackageKind
+from registry.packages.model import Package, PackageFile, PackageGroup
 from registry.packages.model import PackageDraft as PackageDraft
+from registry.packages.ref import ALIASED as ALIASED
+from registry.packages.ref import LATEST, AliasRef
 from registry.packages.ref import PackageRef as PackageRef
-from registry.packages.repository import PackageRepository
+from registry.packages.ref import Ref as Ref
+from registry.packages.ref import parse_ref as parse_ref
+from registry.packages.ref import ref_in as ref_in
+from registry.packages.repository import PackageRepository, Wanted
+
+EVERY = Wanted()
 
 
 async def create_group(
@@ -102,27 +112,43 @@ async def versions(
     actor: Actor,
     group_name: str,
     *,
-    kind: PackageKind | None = None,
+    wanted: Wanted = EVERY,
     limit: int = 50,
     cursor: str | None = None,
 ) -> Page[Package]:
     """Newest first."""
     group = await require_group(db, actor, group_name)
-    cursors = Cursors((int,), ("versions", group.id, kind))
+    cursors = Cursors((int,), ("versions", group.id, *wanted.scope))
     position = cursors.read(cursor)
     rows = await PackageRepository(db, actor.account_id).versions(
-        group.id, kind=kind, before=int(position[0]) if position else None, limit=limit + 1
+        group.id, wanted=wanted, before=int(position[0]) if position else None, limit=limit + 1
     )
     return cursors.page(rows, limit, lambda package: (package.version,))
 
 
-async def require_version(db: AsyncSession, actor: Actor, ref: PackageRef) -> Package:
+async def latest(
+    db: AsyncSession, actor: Actor, group_name: str, *, wanted: Wanted = EVERY
+) -> Package:
+    """The highest number decides, never a clock."""
+    page = await versions(db, actor, group_name, wanted=wanted, limit=1)
+    if not page.items:
+        raise NoneLatest(group_name, kind=wanted.kind)
+    return page.items[0]
+
+
+async def require_version(db: AsyncSession, actor: Actor, ref: Ref) -> Package:
     """Says whether the group or only the version is missing."""
     package = await PackageRepository(db, actor.account_id).package(ref)
     if package is None:
         await require_group(db, actor, ref.group)
-        raise VersionNotFound(ref)
+        raise _missing(ref)
     return package
+
+
+def _missing(ref: Ref) -> ServiceError:
+    if not isinstance(ref, AliasRef):
+        return VersionNotFound(ref)
+    return NoneLatest(ref.group) if ref.alias == LATEST else AliasNotFound(ref.group, ref.alias)
 
 
 async def files(db: AsyncSession, package: Package) -> list[FileEntry]:

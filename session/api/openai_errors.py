@@ -22,6 +22,7 @@ STATUS: Mapping[Kind, tuple[int, str]] = {
     Kind.not_found: (404, "not_found_error"),
     Kind.conflict: (409, "conflict_error"),
     Kind.precondition_failed: (409, "conflict_error"),
+    Kind.precondition_required: (400, "invalid_request_error"),
     Kind.limit_exceeded: (429, "rate_limit_error"),
     Kind.unavailable: (503, "server_error"),
     Kind.internal: (500, "server_error"),

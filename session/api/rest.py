@@ -9,7 +9,7 @@ from registry.api.auth import Member, Viewer
 from registry.artifacts.store import BlobStore
 from registry.kit.db import Database
 from registry.kit.rest import Db, ReadDb, require_unicode
-from registry.packages.service import PackageRef
+from registry.packages.service import ref_in
 from session import wire
 from session.api.samples import take_samples
 from session.api.schemas import (
@@ -48,7 +48,7 @@ async def create_session(
     async with database.begin() as db:
         session, lora = await lifecycle.create(db, actor, body.wish())
         await operations.accept_creation(
-            db, session, lora, source=body.from_version, with_optimizer=body.with_optimizer
+            db, session, lora, source=session.parent_ref, with_optimizer=body.with_optimizer
         )
     await channel.wake()
     return SessionOut.of(session)
@@ -161,11 +161,11 @@ async def sample(request: Request, actor: Member) -> Response:
 @router.post(
     "/groups/{group}/versions/{version}/merge", status_code=202, tags=["groups and versions"]
 )
-async def merge(request: Request, actor: Member, group: str, version: int) -> MergeOut:
+async def merge(request: Request, actor: Member, group: str, version: str) -> MergeOut:
     """Ask for a `merged` version of a `state` or an `adapter`."""
     database: Database = request.app.state.database
     async with database.begin() as db:
-        asked = await merges.request(db, actor, PackageRef.parse(f"{group}@{version}"))
+        asked = await merges.request(db, actor, ref_in(group, version))
     await request.app.state.channel.wake()
     return MergeOut.of(asked)
 

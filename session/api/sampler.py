@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from registry.access.actor import Actor
 from registry.kit.db import Database
 from registry.models import service as models
-from registry.packages.service import PackageRef
+from registry.packages.service import ALIASED, parse_ref
 from session import wire
 from session.api.openai import LiveModel, Resolved
 from session.api.openai_errors import ModelNotFound
@@ -80,8 +80,8 @@ class ServiceSampler:
 
 
 async def _target(db: AsyncSession, actor: Actor, model: str) -> Target:
-    if "@" in model:
-        return await sampling.version_target(db, actor, PackageRef.parse(model))
+    if "@" in model or ALIASED.fullmatch(model):
+        return await sampling.version_target(db, actor, parse_ref(model))
     if await lifecycle.session(db, actor, model) is None:
         raise ModelNotFound(model)
     return await sampling.session_target(db, actor, model)

@@ -29,7 +29,9 @@ class SessionIn(Form):
     name: str | None = None
     group: str | None = Field(None, description="made if it does not exist; 'default' if absent")
     lora: LoraIn = LoraIn()
-    from_version: str | None = Field(None, description="GROUP@VERSION to take weights from")
+    from_version: str | None = Field(
+        None, description="GROUP@VERSION or GROUP:ALIAS to take weights from"
+    )
     with_optimizer: bool = Field(False, description="needs a version of kind state")
     metadata: Metadata = Field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""When a token ends, as people write it: `30d`, `12h`, `4w`, or a moment such as 2030-01-31."""
+"""When something ends, as people write it: `30d`, `12h`, `4w`, or a moment such as 2030-01-31."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -24,3 +24,18 @@ def parse_expiry(text: str, *, at: datetime) -> datetime:
     if moment <= at:
         raise typer.BadParameter(f"{text} is in the past")
     return moment
+
+
+def parse_moment(text: str) -> datetime:
+    """One without a zone is in UTC."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not a moment such as 2030-01-31 or 2030-01-31T12:00+01:00"
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)

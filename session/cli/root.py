@@ -14,11 +14,14 @@ from typer.core import TyperGroup
 from registry.kit.errors import ServiceError
 from session.cli.commands import (
     accounts,
+    aliases,
     deployments,
     doctor,
     groups,
+    history,
     models,
     processes,
+    proofs,
     schema,
     sessions,
     tokens,
@@ -68,6 +71,12 @@ _USE = "From anywhere, with a token"
 app.add_typer(sessions.app, name="sessions", rich_help_panel=_USE)
 app.add_typer(groups.app, name="groups", rich_help_panel=_USE)
 app.add_typer(versions.app, name="versions", rich_help_panel=_USE)
+app.command(rich_help_panel=_USE)(versions.approve)
+app.command(rich_help_panel=_USE)(versions.reject)
+app.add_typer(aliases.app, name="alias", rich_help_panel=_USE)
+app.command(rich_help_panel=_USE)(history.history)
+app.command(rich_help_panel=_USE)(proofs.lineage)
+app.command(rich_help_panel=_USE)(proofs.verify)
 app.command(rich_help_panel=_USE)(versions.merge)
 app.command(rich_help_panel=_USE)(deployments.promote)
 app.command(rich_help_panel=_USE)(deployments.rollback)

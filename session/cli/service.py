@@ -44,6 +44,18 @@ class Service:
     def post(self, path: str, body: Any = None) -> Any:
         return self._answer("POST", path, json=body)
 
+    def post_long(self, path: str) -> Any:
+        """For what takes as long as it takes."""
+        return self._answer("POST", path, timeout=httpx.Timeout(None, connect=_CONNECT_S))
+
+    def change(
+        self, method: str, path: str, body: Any, *, revision: int | None, **query: Any
+    ) -> Any:
+        """Only if it still is at that revision; None makes what is not there yet."""
+        expected = {"If-None-Match": "*"} if revision is None else {"If-Match": f'"{revision}"'}
+        given = {} if body is None else {"json": body}
+        return self._answer(method, path, headers=expected, params=query, **given)
+
     def page(self, path: str, **query: Any) -> tuple[list[Any], bool]:
         """The first page, and whether there is more."""
         answer = self.get(path, **query)
@@ -73,6 +85,8 @@ class Service:
             response = self._http.request(method, path, **parts)
         if response.is_error:
             raise _refusal(response)
+        if response.status_code == httpx.codes.NO_CONTENT:
+            return None
         try:
             return response.json()
         except ValueError:

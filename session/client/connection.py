@@ -87,6 +87,25 @@ class Connection:
         request = self._prepare("POST", path, _READ_S, json=body)
         return self._read(await self._ask(request, again=False), form)
 
+    async def post_long(self, path: str, form: type[T]) -> T:
+        """POST what changes nothing and may take very long."""
+        return self._read(await self._ask(self._prepare("POST", path, None)), form)
+
+    async def change(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any],
+        form: type[T],
+        *,
+        revision: int | None,
+    ) -> T:
+        """Only if it is at that revision; None makes what is not there. Not sent again either."""
+        request = self._prepare(method, path, _READ_S, json=body)
+        name, value = ("If-None-Match", "*") if revision is None else ("If-Match", f'"{revision}"')
+        request.headers[name] = value
+        return self._read(await self._ask(request, again=False), form)
+
     async def download(self, path: str) -> bytes:
         return (await self._ask(self._prepare("GET", path, _READ_S))).content
 

@@ -6,7 +6,7 @@ ModelyardError
 ├── ClientClosed            the ServiceClient was closed first
 ├── ConnectionFailed        no answer, or only 502 to 504, until the timeout
 ├── APIError                the service answered with an error
-│   ├── InvalidRequestError     400, 422
+│   ├── InvalidRequestError     400, 422, 428
 │   ├── AuthenticationError     401
 │   ├── PermissionDeniedError   403
 │   ├── NotFoundError           404
@@ -137,6 +137,7 @@ _BY_STATUS: Mapping[int, type[APIError]] = {
     409: ConflictError,
     412: PreconditionFailedError,
     422: InvalidRequestError,
+    428: InvalidRequestError,
     429: LimitExceededError,
 }
 

@@ -78,7 +78,72 @@ class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     usage: dict[str, int] = {}
     approval: str = "pending"
+    stage: str = "none"
+    tags: list[str] = []
+    aliases: list[str] = []
+    expires_at: datetime | None = None
+    revision: int = 1
     created_at: datetime | None = None
+
+
+class AliasInfo(msgspec.Struct, frozen=True, kw_only=True):
+    alias: str
+    version: int
+    ref: str
+    digest: str = ""
+    protected: bool = False
+    revision: int = 0
+    updated_at: datetime | None = None
+
+
+class LineageNode(msgspec.Struct, frozen=True, kw_only=True):
+    ref: str
+    kind: str
+    parent: str | None = None
+    session: str | None = None
+    step: int = 0
+    base_model: str = ""
+    base_digest: str = ""
+    digest: str = ""
+    created_at: datetime | None = None
+
+
+class Lineage(msgspec.Struct, frozen=True, kw_only=True):
+    """Oldest ancestor first, youngest descendant last."""
+
+    root: str
+    nodes: list[LineageNode]
+    cut: bool = False
+
+
+class FileFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """`problem` is None for a file that is as it was registered."""
+
+    path: str
+    size: int = 0
+    problem: str | None = None
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    ref: str
+    intact: bool
+    digest: str = ""
+    files: list[FileFinding] = []
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a group's history; `before` and `after` are its `from` and `to`."""
+
+    kind: str
+    alias: str | None = None
+    version: int
+    digest: str = ""
+    before: str | None = msgspec.field(default=None, name="from")
+    after: str | None = msgspec.field(default=None, name="to")
+    role: str = ""
+    token: str | None = None
+    why: str = ""
+    at: datetime | None = None
 
 
 class MergeInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,24 +2,26 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from session.client.connection import Connection
-from session.client.errors import DeploymentFailed, OperationFailed
+from session.client.errors import DeploymentFailed, NotFoundError, OperationFailed
 from session.client.records import (
+    AliasInfo,
     BaseModelInfo,
     DeploymentInfo,
     MergeInfo,
     Page,
     SessionInfo,
     Usage,
+    Verification,
     VersionInfo,
 )
 from session.client.sampling import Source
 from session.client.sessions import session_path
 from session.client.tokenizer import model_path
-from session.client.values import split_ref
+from session.client.values import version_place
 
 T = TypeVar("T")
 
@@ -50,8 +52,8 @@ def group_path(group: str) -> str:
 
 
 def version_path(ref: str) -> str:
-    group, number = split_ref(ref)
-    return f"{group_path(group)}/versions/{number}"
+    group, place = version_place(ref)
+    return f"{group_path(group)}/versions/{quote(place, safe='')}"
 
 
 async def version(connection: Connection, ref: str) -> VersionInfo:
@@ -76,6 +78,34 @@ async def used(connection: Connection, session: str | None) -> Usage:
     return await connection.get("/v1/usage/totals", Usage, {"session": session})
 
 
+async def decided(connection: Connection, ref: str, approval: str, why: str) -> VersionInfo:
+    found = await version(connection, ref)
+    path = f"{version_path(found.ref)}/approval"
+    body = {"approval": approval, "why": why}
+    return await connection.change("PUT", path, body, VersionInfo, revision=found.revision)
+
+
+async def edited(connection: Connection, ref: str, changes: Mapping[str, Any]) -> VersionInfo:
+    found = await version(connection, ref)
+    path = version_path(found.ref)
+    return await connection.change("PATCH", path, changes, VersionInfo, revision=found.revision)
+
+
+async def verified(connection: Connection, ref: str) -> Verification:
+    return await connection.post_long(f"{version_path(ref)}/verify", Verification)
+
+
+async def pointed(connection: Connection, alias: str, ref: str, why: str) -> AliasInfo:
+    target = await version(connection, ref)
+    path = f"{group_path(target.group)}/aliases/{quote(alias, safe='')}"
+    try:
+        revision: int | None = (await connection.get(path, AliasInfo)).revision
+    except NotFoundError:
+        revision = None
+    body = {"version": target.version, "why": why}
+    return await connection.change("PUT", path, body, AliasInfo, revision=revision)
+
+
 async def merged(connection: Connection, ref: str) -> VersionInfo:
     merge = await connection.post(f"{version_path(ref)}/merge", {}, MergeInfo)
     while merge.status in ("pending", "running"):
@@ -87,6 +117,8 @@ async def merged(connection: Connection, ref: str) -> VersionInfo:
 
 async def promoted(connection: Connection, ref: str, name: str) -> DeploymentInfo:
     path = _deployment_path(name)
+    if ":" in ref:
+        ref = (await version(connection, ref)).ref  # an alias may move while we wait
     found = await connection.post(f"{path}/promote", {"version": ref}, DeploymentInfo)
     found = await _decided(connection, path, found)
     if found.version != ref:

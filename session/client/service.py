@@ -1,6 +1,7 @@
 """The way into the service: sessions, samplers, and the registry of versions."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -10,18 +11,22 @@ from session.client.connection import Connection
 from session.client.errors import ConfigurationError, InvalidInput
 from session.client.future import APIFuture
 from session.client.records import (
+    AliasInfo,
     BaseModelInfo,
     DeploymentInfo,
     GroupInfo,
+    Lineage,
+    Move,
     Page,
     SessionInfo,
     Usage,
+    Verification,
     VersionInfo,
 )
 from session.client.sampling import SamplingClient, Source
 from session.client.sessions import attached, opened
 from session.client.training import TrainingClient
-from session.client.values import split_ref
+from session.client.values import version_place
 
 T = TypeVar("T")
 
@@ -135,7 +140,7 @@ class ServiceClient:
             weights=checks.optional_text("weights", weights),
         )
         if source.source is not None:
-            split_ref(source.source)
+            version_place(source.source)
         base = self._run(registry.base_of(self._connection, source))
         return SamplingClient(self._connection, source, base)
 
@@ -151,26 +156,75 @@ class ServiceClient:
     def list_groups(self) -> list[GroupInfo]:
         return self._run(registry.every(self._connection, "/v1/groups", Page[GroupInfo]))
 
-    def list_versions(self, group: str | None = None, kind: str | None = None) -> list[VersionInfo]:
-        """Newest first. `kind` is `state`, `adapter` or `merged`."""
+    def list_versions(
+        self, group: str | None = None, kind: str | None = None, **filters: str | None
+    ) -> list[VersionInfo]:
+        """Newest first. `kind` is `state`, `adapter` or `merged`; `stage`, `approval`, `alias`,
+        `tag`, `text`, `session`, `created_after` and `created_before` narrow the list further."""
         path = f"{registry.group_path(self._named_group(group))}/versions"
-        params = {"kind": checks.optional_text("kind", kind)}
+        params = {"kind": checks.optional_text("kind", kind), **filters}
         return self._run(registry.every(self._connection, path, Page[VersionInfo], params))
 
+    def latest_version(self, group: str | None = None, kind: str | None = None) -> VersionInfo:
+        path = f"{registry.group_path(self._named_group(group))}/latest"
+        return self._run(self._connection.get(path, VersionInfo, {"kind": kind}))
+
+    def edit_version(self, ref: str, **changes: Any) -> VersionInfo:
+        """Change `description`, `tags`, `stage` or `expires_at`; what is not named stays."""
+        ends = changes.get("expires_at")
+        if isinstance(ends, datetime):
+            changes["expires_at"] = ends.astimezone(UTC).isoformat()
+        return self._run(registry.edited(self._connection, ref, changes))
+
     def get_version(self, ref: str) -> VersionInfo:
-        split_ref(ref)
+        version_place(ref)
         return self._run(registry.version(self._connection, ref))
+
+    def approve(self, ref: str, why: str = "") -> VersionInfo:
+        """Fails with PreconditionFailedError where somebody changes the version meanwhile."""
+        return self._run(registry.decided(self._connection, ref, "approved", why))
+
+    def reject(self, ref: str, why: str = "") -> VersionInfo:
+        """What is rejected is not promoted. It can be approved later."""
+        return self._run(registry.decided(self._connection, ref, "rejected", why))
+
+    def set_alias(self, alias: str, ref: str, why: str = "") -> AliasInfo:
+        """Let an alias of the version's group point at it, wherever it points now."""
+        return self._run(registry.pointed(self._connection, alias, ref, why))
+
+    def list_aliases(self, group: str | None = None) -> list[AliasInfo]:
+        path = f"{registry.group_path(self._named_group(group))}/aliases"
+        return self._run(registry.every(self._connection, path, Page[AliasInfo]))
+
+    def history(
+        self, group: str | None = None, alias: str | None = None, at: datetime | None = None
+    ) -> list[Move]:
+        """Every move of an alias, approval or stage, newest first; with `at` those until then."""
+        path = f"{registry.group_path(self._named_group(group))}/history"
+        params = {"alias": alias, "at": at.astimezone(UTC).isoformat() if at else None}
+        return self._run(registry.every(self._connection, path, Page[Move], params))
+
+    def lineage(self, ref: str) -> Lineage:
+        """What a version was made from, and what was made from it."""
+        return self._run(self._connection.get(f"{registry.version_path(ref)}/lineage", Lineage))
+
+    def verify(self, ref: str) -> APIFuture[Verification]:
+        """Have the service read every byte of a version again; says which files are wrong."""
+        version_place(ref)
+        return self._connection.background.start(
+            registry.verified(self._connection, ref), f"verification of {ref}"
+        )
 
     def merge(self, ref: str) -> APIFuture[VersionInfo]:
         """Make a version of kind `merged` from a `state` or an `adapter`."""
-        split_ref(ref)
+        version_place(ref)
         return self._connection.background.start(
             registry.merged(self._connection, ref), f"merge of {ref}"
         )
 
     def promote(self, ref: str, name: str) -> APIFuture[DeploymentInfo]:
         """Serve a merged version as `name`. Done when it has the traffic."""
-        split_ref(ref)
+        version_place(ref)
         checks.text("name", name)
         return self._connection.background.start(
             registry.promoted(self._connection, ref, name), f"promote of {ref}"
@@ -219,7 +273,7 @@ class ServiceClient:
         found = self.get_version(ref)
         request = {
             "base_model": found.base_model,
-            "from_version": ref,
+            "from_version": found.ref,
             "with_optimizer": with_optimizer,
         }
         return self._open(request, group, name, metadata)

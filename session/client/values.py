@@ -224,6 +224,16 @@ class SampleResponse:
         )
 
 
+def version_place(ref: str) -> tuple[str, str]:
+    """Group and number of GROUP@VERSION, or group and alias of GROUP:ALIAS."""
+    text("a version", ref)
+    group, colon, alias = ref.partition(":")
+    if colon and group and "@" not in group and alias[:1].isalpha():
+        return group, alias
+    group, number = split_ref(ref)
+    return group, str(number)
+
+
 def split_ref(ref: str) -> tuple[str, int]:
     """GROUP@VERSION in its two parts."""
     text("a version", ref)

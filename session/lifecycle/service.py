@@ -18,7 +18,7 @@ from registry.models import service as models
 from registry.models.model import BaseModel
 from registry.packages import service as packages
 from registry.packages.model import Package
-from registry.packages.service import PackageRef
+from registry.packages.service import parse_ref
 from session.engine.port import LoraConfig
 from session.lifecycle.errors import InvalidSession, SessionNameTaken, SessionNotFound
 from session.lifecycle.model import SessionMetric, Status, TrainingSession
@@ -81,8 +81,7 @@ async def create(
     parent = await _parent(db, actor, wish)
     base = await _base(db, wish, parent)
     lora = _adopted(parent) if parent else wish.lora.settle()
-    parent_ref = PackageRef.parse(wish.from_version) if wish.from_version else None
-    group = wish.group or (parent_ref.group if parent_ref else DEFAULT_GROUP)
+    group = wish.group or (parent.group.name if parent else DEFAULT_GROUP)
     await packages.ensure_group(db, actor, group)
     session = TrainingSession(
         id=new_id("ses"),
@@ -94,7 +93,7 @@ async def create(
         lora=lora_document(lora),
         group_name=group,
         parent_id=parent.id if parent else None,
-        parent_ref=str(parent_ref) if parent_ref else None,
+        parent_ref=parent.ref if parent else None,
         user_metadata=dict(wish.metadata),
     )
     try:
@@ -110,7 +109,7 @@ async def _parent(db: AsyncSession, actor: Actor, wish: SessionWish) -> Package 
         if wish.base_model is None:
             raise InvalidSession("base_model", "missing; name a base model, or a from_version")
         return None
-    package = await packages.require_version(db, actor, PackageRef.parse(wish.from_version))
+    package = await packages.require_version(db, actor, parse_ref(wish.from_version))
     if wish.with_optimizer:
         packages.require_resumable(package)
     return package

@@ -7,23 +7,23 @@ from registry.kit.clock import now
 from registry.kit.ids import new_id
 from registry.packages import service as packages
 from registry.packages.model import PackageKind
-from registry.packages.service import PackageRef
+from registry.packages.service import Ref
 from session.merges.errors import MergedAlready, MergeNotFound
 from session.merges.model import Merge, MergeStatus
 from session.merges.repository import MergeRepository
 
 
-async def request(db: AsyncSession, actor: Actor, ref: PackageRef) -> Merge:
+async def request(db: AsyncSession, actor: Actor, ref: Ref) -> Merge:
     """Ask for a merged version of a state or adapter, in the same group."""
     source = await packages.require_version(db, actor, ref)
     if source.kind == PackageKind.merged:
-        raise MergedAlready(str(ref))
+        raise MergedAlready(source.ref)
     merge = Merge(
         id=new_id("mrg"),
         account_id=actor.account_id,
         group_name=ref.group,
         source_id=source.id,
-        source_ref=str(ref),
+        source_ref=source.ref,
     )
     MergeRepository(db).add(merge)
     await db.flush()

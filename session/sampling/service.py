@@ -13,7 +13,7 @@ from registry.kit.ids import new_id
 from registry.models import service as models
 from registry.models.model import BaseModel
 from registry.packages import service as packages
-from registry.packages.service import PackageRef
+from registry.packages.service import Ref, parse_ref
 from registry.usage import service as usage
 from registry.usage.model import Category
 from session import wire
@@ -100,7 +100,7 @@ async def resolve(db: AsyncSession, actor: Actor, form: wire.Sampling) -> Target
     if form.session is not None:
         return await session_target(db, actor, form.session)
     if form.source is not None:
-        return await version_target(db, actor, PackageRef.parse(form.source))
+        return await version_target(db, actor, parse_ref(form.source))
     assert form.weights is not None
     return await _weights_target(db, actor, form.weights)
 
@@ -112,7 +112,7 @@ async def session_target(db: AsyncSession, actor: Actor, name_or_id: str) -> Tar
     return _target("session", base, weights=session.id, session_id=session.id)
 
 
-async def version_target(db: AsyncSession, actor: Actor, ref: PackageRef) -> Target:
+async def version_target(db: AsyncSession, actor: Actor, ref: Ref) -> Target:
     package = await packages.require_version(db, actor, ref)
     base = await models.require_base_model(db, package.base_model)
     if base.digest != package.base_digest:

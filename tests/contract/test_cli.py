@@ -55,6 +55,7 @@ class Scripted:
     url: str
     answers: dict[str, list[Any]]
     asked: list[tuple[str, Any]]
+    expected: list[str | None]
 
     def will(self, call: str, *answers: Any) -> None:
         """Each answer once, in turn; the last for ever."""
@@ -65,11 +66,13 @@ class Scripted:
 def service() -> Iterator[Scripted]:
     answers: dict[str, list[Any]] = {}
     asked: list[tuple[str, Any]] = []
+    expected: list[str | None] = []
     app = FastAPI()
 
-    @app.api_route("/{path:path}", methods=["GET", "POST"])
+    @app.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
     async def answer(path: str, request: Request) -> Response:
         asked.append((f"{request.method} {request.url.path}", await request.body()))
+        expected.append(request.headers.get("if-match") or request.headers.get("if-none-match"))
         assert request.headers["authorization"] == "Bearer my-key"
         given = answers[f"{request.method} /{path}"]
         found = given.pop(0) if len(given) > 1 else given[0]
@@ -78,7 +81,7 @@ def service() -> Iterator[Scripted]:
         return Response(json.dumps(found), media_type="application/json")
 
     with running(app) as url:
-        yield Scripted(url, answers, asked)
+        yield Scripted(url, answers, asked, expected)
 
 
 def refusal(status: int, detail: str) -> Response:
@@ -300,6 +303,105 @@ def test_a_merge_is_waited_for_and_its_version_printed(modelyard: Any, service: 
         1,
         "modelyard: merging facts@1 failed: no room",
     )
+
+
+VERSION = {"ref": "facts@2", "version": 2, "revision": 5}
+ALIAS = {"alias": "prod", "ref": "facts@1", "version": 1, "revision": 7}
+
+
+@pytest.mark.parametrize(("word", "approval"), [("approve", "approved"), ("reject", "rejected")])
+def test_a_decision_is_about_the_version_that_was_read(
+    modelyard: Any, service: Scripted, word: str, approval: str
+) -> None:
+    service.will("GET /v1/groups/facts/versions/prod", VERSION)
+    service.will("PUT /v1/groups/facts/versions/2/approval", VERSION)
+    ended = modelyard(word, "facts:prod", "--why", "seen", MODELYARD_URL=service.url)
+    assert (ended.code, ended.err) == (0, f"facts@2 is {approval}\n")
+    assert json.loads(service.asked[-1][1]) == {"approval": approval, "why": "seen"}
+    assert service.expected[-1] == '"5"'
+
+
+def test_an_alias_is_moved_from_where_it_was_seen(modelyard: Any, service: Scripted) -> None:
+    service.will("GET /v1/groups/facts/versions/2", VERSION)
+    service.will("GET /v1/groups/facts/aliases/prod", ALIAS)
+    service.will("PUT /v1/groups/facts/aliases/prod", ALIAS)
+    ended = modelyard("alias", "set", "prod", "facts@2", MODELYARD_URL=service.url)
+    assert (ended.code, ended.err) == (
+        0,
+        "facts:prod points at facts@2, no longer at facts@1\n",
+    )
+    assert service.expected[-1] == '"7"'
+    ended = modelyard("alias", "set", "prod", "facts", "2", "--from", "3")
+    assert (ended.code, ended.err) == (
+        1,
+        "modelyard: facts:prod points at facts@1, not at version 3\n",
+    )
+    service.will("GET /v1/groups/facts/aliases/prod", refusal(404, "no alias"))
+    assert modelyard("alias", "set", "prod", "facts@2").code == 0
+    assert service.expected[-1] == "*"
+
+
+def test_aliases_are_listed_and_removed(modelyard: Any, service: Scripted) -> None:
+    service.will("GET /v1/groups/facts/aliases", {"data": [ALIAS], "next_cursor": None})
+    ended = modelyard("alias", "list", "facts", MODELYARD_URL=service.url)
+    assert ended.out.splitlines()[1].split()[:2] == ["prod", "facts@1"]
+    service.will("GET /v1/groups/facts/aliases/prod", ALIAS)
+    service.will("DELETE /v1/groups/facts/aliases/prod", Response(status_code=204))
+    ended = modelyard("alias", "remove", "facts", "prod", "--from", "1")
+    assert (ended.code, ended.err) == (
+        0,
+        "facts:prod is removed; it pointed at facts@1\n",
+    )
+    assert service.expected[-1] == '"7"'
+
+
+def test_the_history_says_what_was_at_a_time(modelyard: Any, service: Scripted) -> None:
+    move = {"alias": "prod", "kind": "alias", "version": 2, "from": "facts@1", "to": "facts@2"}
+    service.will("GET /v1/groups/facts/history", {"data": [move], "next_cursor": None})
+    ended = modelyard("history", "facts", "--json", MODELYARD_URL=service.url)
+    assert json.loads(ended.out) == [move]
+    service.will("GET /v1/groups/facts/standing", {"data": [move]})
+    ended = modelyard("history", "facts", "--at", "2030-01-31T12:00")
+    assert ended.err == "at 2030-01-31T12:00:00+00:00:\n"
+    assert ended.out.splitlines()[1].split()[:2] == ["prod", "facts@2"]
+    assert modelyard("history", "facts", "--at", "tuesday").code == 2
+
+
+def test_an_alias_is_promoted_as_the_version_it_is(modelyard: Any, service: Scripted) -> None:
+    service.will("GET /v1/groups/facts/versions/best", VERSION)
+    service.will("POST /v1/deployments/prod/promote", {})
+    service.will("GET /v1/deployments/prod", deployment("active", "facts@2"))
+    ended = modelyard("promote", "facts:best", "--as", "prod", MODELYARD_URL=service.url)
+    assert ended.code == 0
+    assert ("POST /v1/deployments/prod/promote", b'{"version":"facts@2"}') in service.asked
+
+
+def test_the_lineage_is_a_table(modelyard: Any, service: Scripted) -> None:
+    nodes = [{"ref": f"facts@{n}", "kind": "state", "step": n} for n in (1, 2)]
+    found = {"root": "facts@2", "nodes": nodes, "edges": [], "cut": True}
+    service.will("GET /v1/groups/facts/versions/2/lineage", found)
+    ended = modelyard("lineage", "facts@2", MODELYARD_URL=service.url)
+    assert [line.split()[0] for line in ended.out.splitlines()] == ["ref", "facts@1", "facts@2"]
+    assert "more relatives" in ended.err
+
+
+def test_a_damaged_file_is_named_and_fails_the_command(modelyard: Any, service: Scripted) -> None:
+    fine = {"path": "a.json", "size": 1, "problem": None}
+    found = {"ref": "facts@2", "intact": True, "manifest": True, "files": [fine]}
+    service.will("POST /v1/groups/facts/versions/2/verify", found)
+    ended = modelyard("verify", "facts@2", MODELYARD_URL=service.url)
+    assert (ended.code, ended.err.splitlines()[-1]) == (
+        0,
+        "facts@2: 1 files are what was registered",
+    )
+    wrong = {**found, "intact": False, "files": [fine, {**fine, "path": "b", "problem": "gone"}]}
+    service.will("POST /v1/groups/facts/versions/2/verify", wrong)
+    ended = modelyard("verify", "facts@2")
+    assert (ended.code, ended.err.splitlines()[-1]) == (
+        1,
+        "modelyard: facts@2 is damaged: 1 files are wrong",
+    )
+    assert ended.out.splitlines()[1].split() == ["b", "gone"]
 
 
 def deployment(status: str, version: str | None, pending: Any = None) -> dict[str, Any]:

@@ -1,87 +1,29 @@
 """The registry's REST as a client sees it: shapes, pages, permissions and errors."""
 
-import hashlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
-from fastapi import FastAPI
 
 from exporters.hf_model import FileInfo, ModelInfo
 from registry.access import service as access
-from registry.access.actor import Actor, Role
-from registry.api import rest
-from registry.api.auth import require_permissions
-from registry.artifacts.manifest import FileEntry
-from registry.artifacts.memory import MemoryBlobStore
+from registry.access.actor import Role
 from registry.kit.clock import now
 from registry.kit.db import Database
-from registry.kit.rest import add_error_handlers
 from registry.models import service as models
 from registry.packages.model import PackageKind
 from registry.usage import service as usage
 from registry.usage.model import Category
 from support.packages import LORA, a_version
-
-ADAPTER = "checkpoints/hf/adapter_config.json"
-BYTES = b'{"r": 4}'
-ENTRY = FileEntry(ADAPTER, len(BYTES), hashlib.sha256(BYTES).hexdigest())
-
-
-@dataclass
-class Service:
-    database: Database
-    store: MemoryBlobStore
-    client: httpx.AsyncClient
-    alice: Actor
-
-    async def publish(self, **changes: Any) -> str:
-        """Alice's next version, with one real file; returns where that file lies."""
-        async with self.database.begin() as db:
-            package = await a_version(db, self.alice, files=[ENTRY], **changes)
-        await self.store.put_bytes(package.prefix + ADAPTER, BYTES)
-        return package.prefix + ADAPTER
-
-    async def token(self, role: Role, account: str | None = None, **changes: Any) -> dict[str, str]:
-        async with self.database.begin() as db:
-            owner = account or self.alice.account_id
-            token, secret = await access.create_token(
-                db, account_id=owner, name="t", role=role, **changes
-            )
-        return {"Authorization": f"Bearer {secret}", "X-Token-Id": token.id}
+from support.registry_service import ADAPTER, BYTES, ENTRY, Service, is_problem, registry_service
 
 
 @pytest.fixture
 async def service(database: Database) -> AsyncIterator[Service]:
-    app, store = FastAPI(), MemoryBlobStore()
-    add_error_handlers(app)
-    app.include_router(rest.router)
-    require_permissions(app)
-    app.state.database, app.state.store = database, store
-    async with database.begin() as db:
-        account = await access.create_account(db, name="alice")
-        _, secret = await access.create_token(db, account_id=account.id, name="t", role=Role.member)
-    headers = {"Authorization": f"Bearer {secret}"}
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(
-        transport=transport, base_url="http://test", headers=headers
-    ) as client:
-        yield Service(database, store, client, Actor(account.id, Role.member))
-
-
-def is_problem(answer: httpx.Response, status: int, kind: str) -> str:
-    """Check the shape of an error; return what it says."""
-    assert answer.status_code == status
-    assert answer.headers["content-type"] == "application/problem+json"
-    body = answer.json()
-    assert set(body) == {"title", "status", "detail", "kind"}
-    assert (body["status"], body["kind"]) == (status, kind)
-    return str(body["detail"])
+    async with registry_service(database) as service:
+        yield service
 
 
 async def test_a_version_is_shown_with_everything_that_is_known(service: Service) -> None:
@@ -97,6 +39,7 @@ async def test_a_version_is_shown_with_everything_that_is_known(service: Service
         **{"base_model": "tiny", "base_digest": "sha256:00", "lora": dict(LORA)},
         **{"parent": None, "session": None, "operation": None, "metrics": {"loss": 0.5}},
         **{"description": "", "metadata": {"a": "b"}, "usage": {}, "approval": "pending"},
+        **{"stage": "none", "tags": [], "aliases": [], "expires_at": None, "revision": 1},
     }
 
 
@@ -199,7 +142,7 @@ async def test_another_accounts_group_answers_like_an_unknown_one(
     assert answers[1] == {**answers[0], "detail": answers[0]["detail"].replace("demo", "nope")}
 
 
-@pytest.mark.parametrize("version", ["0", "-1", "x", str(2**31), "9" * 30])
+@pytest.mark.parametrize("version", ["0", "-1", "a_b", str(2**31), "9" * 30])
 async def test_a_version_that_is_no_number_is_refused(service: Service, version: str) -> None:
     answer = await service.client.get(f"/v1/groups/demo/versions/{version}")
     assert "version" in is_problem(answer, 422, "invalid")

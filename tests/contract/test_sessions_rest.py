@@ -21,7 +21,7 @@ from support.tiny import tiny_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-GOOD = {"group": "g1", "name": "s1", "version": "1", "path": "x", "model": "s1"}
+GOOD = {"group": "g1", "name": "s1", "version": "1", "path": "x", "model": "s1", "alias": "prod"}
 JUNK = ("x", "%00", "%ff", "..%2f", "a" * 3000, "-1", str(2**63), "%F0%9F%A6%8A", "NaN", "g1")
 BODIES = (
     *(b"", b"{}", b"[]", b"null", b"{", b"\xff\xfe", b"[" * 5000, b'{"name":"\\ud800"}'),
@@ -46,9 +46,16 @@ BODIES = (
     % (b"0" * 30),
     b'{"token":"t3","session":"s1","prompt":{"dtype":"int64","data":[5]},"stop":[1%s]}'
     % (b"0" * 30),
+    *(b'{"approval":"approved","why":"\\u0000"}', b'{"approval":"\\u0000"}', b'{"version":1}'),
+    *(b'{"version":99999999999999999999}', b'{"version":1,"why":"\\u0000"}'),
+    *(b'{"tags":["\\u0000"]}', b'{"tags":["\\ud800"]}', b'{"description":"\\u0000"}'),
+    *(b'{"expires_at":"0001-01-01T00:00:00+14:00"}', b'{"expires_at":1e300}', b'{"stage":""}'),
     b'{"token":"t4","weights":"\\u0000","prompt":{"dtype":"int64","data":[5]}}',
     b'{"token":"t5","session":"s\\u0000","prompt":{"dtype":"int64","data":[5]}}',
 )
+
+
+HEADERS = ("*", '"1"', '"1", "2"', 'W/"1"', '"-1"', '"99999999999999999999"', '"\xb2"', "")
 
 
 @pytest.fixture(scope="module")
@@ -95,14 +102,20 @@ async def requests(client: httpx.AsyncClient) -> list[tuple[str, str, dict[str, 
 
 def junk_for(path: str, method: str, form: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
     known = re.sub(r"{(\w+)(?::path)?}", lambda found: GOOD.get(found[1], "x"), path)
-    body: dict[str, Any] = {"json": {}} if method == "post" else {}
+    takes_body = method in ("post", "put", "patch")
+    body: dict[str, Any] = {"json": {}} if takes_body else {}
     if "{" in path:
         yield from ((method, re.sub(r"{[^}]+}", junk, path), body) for junk in JUNK)
     for query in (p["name"] for p in form.get("parameters", ()) if p["in"] == "query"):
         yield from ((method, f"{known}?{query}={junk}", body) for junk in JUNK)
-    if method == "post" and not path.endswith("/stop"):
+    for name in (p["name"] for p in form.get("parameters", ()) if p["in"] == "header"):
+        junk_headers = (*HEADERS, *JUNK)
+        yield from (
+            (method, known, {**body, "headers": {name: v.encode("latin-1")}}) for v in junk_headers
+        )
+    if takes_body and not path.endswith("/stop"):
         for body_bytes in BODIES:
-            json = {"content-type": "application/json"}
+            json = {"content-type": "application/json", "if-match": '"1"'}
             yield method, known, {"content": body_bytes, "headers": json}
         packed = {"content-type": wire.MEDIA}
         yield from (

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 
@@ -28,6 +30,7 @@ def upgrade():
     op.execute("{then}")
 """
 FINE = "SELECT 1"
+FIRST = "a5db63d47c2c"
 
 
 @pytest.fixture
@@ -159,3 +162,47 @@ async def test_the_password_stays_out_of_the_message() -> None:
     with pytest.raises(migrate.DatabaseUnusable, match=r"me:\*\*\*@127.0.0.1") as caught:
         await migrate.status(url, MIGRATIONS)
     assert "hush" not in str(caught.value)
+
+
+FILLED = (
+    "INSERT INTO accounts VALUES ('acc', 'a', '2026-01-01')",
+    "INSERT INTO package_groups VALUES ('grp', 'acc', 'g', '', 1, '2026-01-01')",
+    "INSERT INTO packages VALUES ('pkg', 'acc', 'grp', 1, 'adapter', 'p/', 'sha256:0', 1, 'tiny',"
+    " 'sha256:0', '{}', NULL, NULL, NULL, 0, '{}', '', '{}', '{}', 'approved', '2026-01-01')",
+    "INSERT INTO package_files VALUES ('pkg', 'checkpoints/hf/a.json', 1, '00')",
+)
+
+
+def steer(connection: Connection, direction: str, revision: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.attributes["connection"] = connection
+    getattr(command, direction)(config, revision)
+
+
+async def columns(database: Database, table: str) -> set[str]:
+    async with database.engine.connect() as connection:
+        found = await connection.run_sync(lambda held: inspect(held).get_columns(table))
+    return {column["name"] for column in found}
+
+
+@both
+async def test_a_filled_database_goes_up_down_and_up_again(url: str) -> None:
+    database = migrate.connect(url)
+    async with database.engine.connect() as connection:
+        await connection.run_sync(steer, "upgrade", FIRST)
+    before = await columns(database, "packages"), await tables(url)
+    async with database.begin() as db:
+        for statement in FILLED:
+            await db.execute(text(statement))
+    for direction, revision in (("upgrade", "head"), ("downgrade", FIRST), ("upgrade", "head")):
+        async with database.engine.connect() as connection:
+            await connection.run_sync(steer, direction, revision)
+        if direction == "downgrade":
+            assert (await columns(database, "packages"), await tables(url)) == before
+        else:
+            async with database.begin() as db:
+                found = await db.execute(text("SELECT approval, stage, revision FROM packages"))
+                assert [tuple(row) for row in found] == [("approved", "none", 1)]
+                assert await db.scalar(text("SELECT count(*) FROM package_files")) == 1
+    await database.close()

@@ -9,6 +9,7 @@ from registry.access.actor import Actor
 from registry.kit.db import Database
 from registry.packages import service
 from registry.packages.model import Package, PackageFile, PackageKind
+from registry.packages.repository import Wanted
 from support.packages import a_draft, a_version, an_actor
 
 
@@ -72,9 +73,10 @@ async def test_pages_of_one_kind_hold_only_that_kind(db: AsyncSession) -> None:
     actor = await an_actor(db)
     for kind in (PackageKind.state, PackageKind.adapter, PackageKind.state):
         await a_version(db, actor, kind=kind)
-    first = await service.versions(db, actor, "demo", kind=PackageKind.state, limit=1)
+    states = Wanted(kind=PackageKind.state)
+    first = await service.versions(db, actor, "demo", wanted=states, limit=1)
     second = await service.versions(
-        db, actor, "demo", kind=PackageKind.state, limit=1, cursor=first.next_cursor
+        db, actor, "demo", wanted=states, limit=1, cursor=first.next_cursor
     )
     assert [package.version for package in (*first.items, *second.items)] == [3, 1]
     assert second.next_cursor is None

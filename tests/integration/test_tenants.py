@@ -37,6 +37,7 @@ def tenants(service: Service) -> Iterator[Tenants]:
         ref = training.save_state(description="alice's own").result()
         merged = client.merge(ref.ref).result(60)
         client.promote(merged.ref, "alices-model").result(120)
+        client.set_alias("prod", ref.ref)
         sampler = training.save_weights_and_get_sampling_client()
         sampler.sample(prompt([5]), SamplingParams(max_tokens=2)).result()
         things = {
@@ -76,7 +77,7 @@ def ask(tenants: Tenants, key: str, method: str, path: str, body: Any = None) ->
         method,
         tenants.service.url + path,
         json=body,
-        headers={"Authorization": f"Bearer {key}"},
+        headers={"Authorization": f"Bearer {key}", "If-Match": '"1"'},
         trust_env=False,
         timeout=60,
     )
@@ -84,7 +85,12 @@ def ask(tenants: Tenants, key: str, method: str, path: str, body: Any = None) ->
 
 ALICES = {
     "/v1/sessions/{name}": {"name": "alices-session"},
-    "/v1/groups/{group}": {"group": GROUP, "version": "1", "path": "state/state.json"},
+    "/v1/groups/{group}": {
+        "group": GROUP,
+        "version": "1",
+        "path": "state/state.json",
+        "alias": "prod",
+    },
     "/v1/operations/{operation_id}": {},
     "/v1/merges/{merge_id}": {},
     "/v1/deployments/{name}": {"name": "alices-model"},
@@ -99,6 +105,9 @@ BODIES = {
     "operations": {"number": 1, "token": "t", "body": {"type": "clear_gradient"}},
     "metrics": {"step": 1, "metrics": {"m": 1}},
     "promote": {"version": f"{GROUP}@2"},
+    "approval": {"approval": "approved"},
+    "{alias}": {"version": 1},
+    "{version}": {"stage": "staging"},
 }
 
 
@@ -178,6 +187,7 @@ def test_nothing_of_anothers_can_be_sampled(tenants: Tenants) -> None:
         ({"session": things["session"]}, {"session": "ses_" + "0" * 26}),
         ({"session": "alices-session"}, {"session": "nobodys-session"}),
         ({"source": f"{GROUP}@1"}, {"source": "nobodys-group@1"}),
+        ({"source": f"{GROUP}:prod"}, {"source": "nobodys-group:prod"}),
         ({"weights": things["weights"]}, {"weights": "wgt_" + "0" * 26}),
     ]
     prompt = {"dtype": "int64", "data": [5, 6]}
@@ -204,6 +214,7 @@ def test_nothing_of_anothers_answers_on_the_openai_wire(tenants: Tenants) -> Non
         ("alices-model", "nobodys-model"),
         ("alices-session", "nobodys-session"),
         (f"{GROUP}@1", "nobodys-group@1"),
+        (f"{GROUP}:prod", "nobodys-group:prod"),
     ):
         bodies = [{"model": model, "messages": messages, "max_tokens": 2} for model in (hers, none)]
         answers = [
@@ -221,6 +232,7 @@ def test_nothing_of_anothers_can_be_resumed_loaded_or_promoted(tenants: Tenants)
     with connect(tenants.service, "bobs-group", api_key=tenants.bob) as client:
         for call in (
             lambda: client.create_training_client_from_state(f"{GROUP}@1"),
+            lambda: client.create_training_client_from_state(f"{GROUP}:prod"),
             lambda: client.promote(f"{GROUP}@2", "bobs-model").result(),
             lambda: client.merge(f"{GROUP}@1").result(),
         ):

@@ -48,9 +48,12 @@ def promote(
     """Serve a merged version under a name, and wait until it answers."""
     reference = parse_reference(group, version)
     with Service.from_environment() as service:
-        service.post(f"{_path(name)}/promote", {"version": str(reference)})
-        _wait(service, name, str(reference), timeout)
-        note(f"{name} now serves {reference}; OpenAI clients: {service.url}/openai/v1")
+        wanted = str(reference)
+        if not isinstance(reference.version, int):
+            wanted = service.get(reference.path)["ref"]  # an alias may move while we wait
+        service.post(f"{_path(name)}/promote", {"version": wanted})
+        _wait(service, name, wanted, timeout)
+        note(f"{name} now serves {wanted}; OpenAI clients: {service.url}/openai/v1")
 
 
 def rollback(name: str, timeout: Patience = 600) -> None:

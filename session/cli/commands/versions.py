@@ -1,39 +1,103 @@
 from pathlib import Path
-from typing import Annotated
-from urllib.parse import quote
+from typing import Annotated, Any
 
 import typer
 
 from session.cli.download import download
 from session.cli.errors import CommandFailed
+from session.cli.expiry import now, parse_expiry, parse_moment
 from session.cli.output import AsJson, note, show_fields, show_rows, waiting
-from session.cli.references import parse_reference
+from session.cli.references import Reference, group_path, parse_reference
 from session.cli.service import Service
 
 app = typer.Typer(no_args_is_help=True, help="Versions of weights.")
-_COLUMNS = ("ref", "kind", "step", "parent", "size", "approval", "created_at", "description")
+_COLUMNS = (
+    *("ref", "kind", "step", "parent", "size", "approval", "stage", "aliases", "tags"),
+    *("created_at", "description"),
+)
 _POLL_S = 20
-Written = Annotated[str, typer.Argument(metavar="GROUP[@VERSION]")]
+Written = Annotated[str, typer.Argument(metavar="GROUP[@VERSION|:ALIAS]")]
 Number = Annotated[str | None, typer.Argument(metavar="VERSION", show_default=False)]
+Kind = Annotated[str | None, typer.Option(help="state, adapter or merged.")]
+StageName = Annotated[str | None, typer.Option(help="none, staging, production or archived.")]
+Why = Annotated[str, typer.Option(help="The reason, kept in the history.")]
 
 
 @app.command("list")
 def list_versions(
     group: str,
-    kind: Annotated[str | None, typer.Option(help="state, adapter or merged.")] = None,
+    kind: Kind = None,
+    stage: StageName = None,
+    approval: Annotated[
+        str | None, typer.Option(help="pending, approved or rejected.", show_default=False)
+    ] = None,
+    alias: Annotated[str | None, typer.Option(help="The one this alias points at.")] = None,
+    tag: Annotated[str | None, typer.Option(help="With this tag.")] = None,
+    text: Annotated[str | None, typer.Option(help="With this in the description.")] = None,
+    session: Annotated[str | None, typer.Option(help="Saved by the session of this id.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Made then or later.")] = None,
+    before: Annotated[str | None, typer.Option(metavar="TIME", help="Made earlier.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Not only the newest fifty.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List a group's versions, newest first."""
-    path = f"/v1/groups/{quote(group, safe='')}/versions"
+    """List a group's versions, newest first: those that match all that is asked for."""
+    path = f"{group_path(group)}/versions"
+    wanted = {
+        **{"kind": kind, "stage": stage, "approval": approval, "alias": alias, "tag": tag},
+        **{"text": text, "session": session},
+        "created_after": parse_moment(since).isoformat() if since else None,
+        "created_before": parse_moment(before).isoformat() if before else None,
+    }
     with Service.from_environment() as service:
         if every:
-            rows, more = service.pages(path, kind=kind), False
+            rows, more = service.pages(path, **wanted), False
         else:
-            rows, more = service.page(path, kind=kind)
+            rows, more = service.page(path, **wanted)
     show_rows(rows, _COLUMNS, as_json=as_json)
     if more:
         note("older ones are not shown; --all lists them")
+
+
+@app.command("latest")
+def show_latest(group: str, kind: Kind = None, as_json: AsJson = False) -> None:
+    """Show the newest version, in all or of a kind."""
+    with Service.from_environment() as service:
+        show_fields(service.get(f"{group_path(group)}/latest", kind=kind), as_json=as_json)
+
+
+@app.command("edit")
+def edit_version(
+    group: Written,
+    version: Number = None,
+    *,
+    description: Annotated[str | None, typer.Option(help="The new description.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Add this tag; may be repeated.")] = None,
+    untag: Annotated[list[str] | None, typer.Option(help="Take this tag away.")] = None,
+    stage: StageName = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="30d, 12h, 2030-01-31, or never.")
+    ] = None,
+    why: Why = "",
+) -> None:
+    """Change what is said of a version. What was trained never changes."""
+    reference = parse_reference(group, version)
+    with Service.from_environment() as service:
+        found = service.get(reference.path)
+        changes: dict[str, Any] = {}
+        if description is not None:
+            changes["description"] = description
+        if tag or untag:
+            changes["tags"] = sorted({*found["tags"], *(tag or ())} - {*(untag or ())})
+        if stage is not None:
+            changes["stage"] = stage
+        if expires is not None:
+            ends = None if expires == "never" else parse_expiry(expires, at=now())
+            changes["expires_at"] = ends.isoformat() if ends else None
+        if not changes:
+            raise typer.BadParameter("say what to change: see --help")
+        path = Reference(reference.group, found["version"]).path
+        service.change("PATCH", path, {**changes, "why": why}, revision=found["revision"])
+    note(f"{found['ref']} is changed")
 
 
 @app.command("show")
@@ -65,6 +129,26 @@ def download_version(
     with Service.from_environment() as service:
         count = download(service, reference, Path(directory))
     note(f"{reference}: {count} files in {directory}")
+
+
+def approve(group: Written, version: Number = None, *, why: Why = "") -> None:
+    """Approve a version."""
+    _decide(parse_reference(group, version), "approved", why)
+
+
+def reject(group: Written, version: Number = None, *, why: Why = "") -> None:
+    """Reject a version: nothing promotes it until it is approved."""
+    _decide(parse_reference(group, version), "rejected", why)
+
+
+def _decide(reference: Reference, approval: str, why: str) -> None:
+    """About the very version that was looked up, and only if nobody has changed it since."""
+    with Service.from_environment() as service:
+        found = service.get(reference.path)
+        path = f"{Reference(reference.group, found['version']).path}/approval"
+        wish = {"approval": approval, "why": why}
+        service.change("PUT", path, wish, revision=found["revision"])
+    note(f"{found['ref']} is {approval}")
 
 
 def merge(group: Written, version: Number = None) -> None:

@@ -94,8 +94,8 @@ async def test_a_published_version_does_not_change(db: AsyncSession) -> None:
     package = await a_version(db, await an_actor(db))
     package.approval = Approval.approved
     await db.flush()
-    with pytest.raises(PackageIsImmutable, match="description, step"):
-        await _change(db, package, description="other", step=9)
+    with pytest.raises(PackageIsImmutable, match="digest, step"):
+        await _change(db, package, digest="other", step=9)
 
 
 async def test_a_published_file_does_not_change(db: AsyncSession) -> None:

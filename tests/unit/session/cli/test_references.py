@@ -9,7 +9,19 @@ def test_both_ways_of_writing_give_one_version(words: tuple[str, ...]) -> None:
     assert parse_reference(*words) == Reference("facts", 2)
 
 
-@pytest.mark.parametrize("words", [("facts",), ("facts@",), ("@2",), ("facts", "x"), ("a@1", "2")])
+def test_an_alias_is_written_after_a_colon() -> None:
+    found = parse_reference("facts:prod")
+    assert (found, str(found)) == (Reference("facts", "prod"), "facts:prod")
+    assert found.path == "/v1/groups/facts/versions/prod"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("facts",), ("facts@",), ("@2",), ("facts", "x"), ("a@1", "2")),
+        *(("facts:",), (":prod",), ("facts:1",), ("facts:a/b",), ("facts@1:a",)),
+    ],
+)
 def test_what_names_no_version_is_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(typer.BadParameter, match="GROUP@VERSION"):
         parse_reference(*words)

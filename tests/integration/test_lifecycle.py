@@ -1,0 +1,170 @@
+"""Compare-and-set and the history on the databases that we have, as the migrations make them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from registry.access.actor import Actor
+from registry.kit import migrate
+from registry.kit.db import Database
+from registry.packages import lineage, moves, service
+from registry.packages.errors import AliasMoved, VersionMoved
+from registry.packages.model import Approval, Package, PackageKind, PackageTag
+from registry.packages.ref import PackageRef
+from registry.packages.repository import Wanted
+from support.packages import LORA, a_draft, a_version, an_actor
+
+MIGRATIONS = Path(__file__).parents[2] / "migrations"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    url = f"sqlite+aiosqlite:///{tmp_path}/home.db"
+    if request.param == "postgresql":
+        found: str = request.getfixturevalue("postgres_url")
+        url = found.replace("postgresql://", "postgresql+psycopg://")
+    await migrate.ensure(url, MIGRATIONS)
+    database = Database.connect(url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def actor(database: Database) -> Actor:
+    """With two versions in the group `demo`."""
+    async with database.begin() as db:
+        actor = await an_actor(db)
+        for _ in range(2):
+            await a_version(db, actor)
+    return actor
+
+
+async def point(database: Database, actor: Actor, version: int, expected: int | None) -> str:
+    try:
+        async with database.begin() as db:
+            await moves.point(db, actor, "demo", "prod", version=version, expected=expected)
+    except AliasMoved:
+        return "moved"
+    return "made"
+
+
+async def targets(database: Database, actor: Actor) -> list[str | None]:
+    async with database.read() as db:
+        return [event.target for event in (await moves.history(db, actor, "demo")).items]
+
+
+async def test_of_many_moves_from_one_revision_one_is_made(
+    database: Database, actor: Actor
+) -> None:
+    made = await asyncio.gather(*(point(database, actor, 1, None) for _ in range(10)))
+    assert Counter(made) == {"made": 1, "moved": 9}
+    moved = await asyncio.gather(*(point(database, actor, 2, 1) for _ in range(10)))
+    assert Counter(moved) == {"made": 1, "moved": 9}
+    assert await targets(database, actor) == ["demo@2", "demo@1"]
+
+
+async def test_of_many_decisions_on_one_state_one_is_made(database: Database, actor: Actor) -> None:
+    async def decide(approval: Approval) -> str:
+        ref = PackageRef("demo", 1)
+        try:
+            async with database.begin() as db:
+                await moves.decide(db, actor, ref, approval=approval, expected=1, why="")
+        except VersionMoved:
+            return "moved"
+        return "made"
+
+    each = (Approval.approved, Approval.rejected) * 5
+    made = await asyncio.gather(*(decide(approval) for approval in each))
+    assert Counter(made) == {"made": 1, "moved": 9}
+    assert len(await targets(database, actor)) == 1
+
+
+async def test_parallel_registrations_get_distinct_consecutive_numbers(
+    database: Database, actor: Actor
+) -> None:
+    async def one() -> int:
+        async with database.begin() as db:
+            draft = a_draft(actor, "demo")
+            return (await service.register(db, actor, group_name="demo", draft=draft)).version
+
+    assert sorted(await asyncio.gather(*(one() for _ in range(64)))) == list(range(3, 67))
+
+
+async def fill(db: AsyncSession, actor: Actor, *, first: int, count: int) -> None:
+    """Rows of a group, without their files; every fifth is a state, every seventh is tagged."""
+    group = await service.ensure_group(db, actor, "large")
+    numbers = range(first, first + count)
+    rows = [
+        {
+            **{"id": f"pkg_{n}", "account_id": actor.account_id, "group_id": group.id},
+            **{"version": n, "kind": PackageKind.adapter if n % 5 else PackageKind.state},
+            **{"prefix": "", "digest": "", "size": 0, "base_model": "tiny", "base_digest": ""},
+            **{"lora": dict(LORA), "step": n, "metrics": {}, "description": f"run {n}"},
+            **{"user_metadata": {}, "usage": {}},
+        }
+        for n in numbers
+    ]
+    await db.execute(insert(Package), rows)
+    tags = [{"package_id": f"pkg_{n}", "tag": "seventh"} for n in numbers if n % 7 == 0]
+    await db.execute(insert(PackageTag), tags)
+
+
+async def remove(db: AsyncSession, numbers: range) -> None:
+    gone = select(Package.id).where(Package.id.in_([f"pkg_{n}" for n in numbers]))
+    await db.execute(delete(PackageTag).where(PackageTag.package_id.in_(gone)))
+    await db.execute(delete(Package).where(Package.id.in_(gone)))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "every"),
+    [
+        (Wanted(), 1),
+        (Wanted(kind=PackageKind.state), 5),
+        (Wanted(tag="seventh"), 7),
+        (Wanted(kind=PackageKind.state, tag="seventh", text="RUN"), 35),
+    ],
+)
+async def test_pages_show_every_survivor_once_while_rows_come_and_go(
+    database: Database, actor: Actor, wanted: Wanted, every: int
+) -> None:
+    async with database.begin() as db:
+        await fill(db, actor, first=1, count=1205)
+    seen: list[int] = []
+    cursor, limit = None, max(2, 100 // every)
+    while cursor is not None or not seen:
+        async with database.read() as db:
+            page = await service.versions(
+                db, actor, "large", wanted=wanted, limit=limit, cursor=cursor
+            )
+        if not seen:
+            async with database.begin() as db:
+                await fill(db, actor, first=1206, count=50)
+                await remove(db, range(601, 621))
+        seen += [package.version for package in page.items]
+        cursor = page.next_cursor
+    survivors = [n for n in range(1205, 0, -1) if n % every == 0 and n not in range(601, 621)]
+    assert seen == survivors
+
+
+async def test_text_is_plain_and_of_any_case(database: Database, actor: Actor) -> None:
+    async with database.begin() as db:
+        await a_version(db, actor, description="50% of a Long_Run")
+        for text, found in (("50% OF", 1), ("long_run", 1), ("long-run", 0), ("5_%", 0)):
+            page = await service.versions(db, actor, "demo", wanted=Wanted(text=text))
+            assert len(page.items) == found, text
+
+
+async def test_lineage_is_walked_both_ways(database: Database, actor: Actor) -> None:
+    async with database.begin() as db:
+        one = await a_version(db, actor, "old")
+        two = await a_version(db, actor, "new", parent_id=one.id)
+        for group in ("new", "other"):
+            await a_version(db, actor, group, parent_id=two.id)
+    async with database.read() as db:
+        found = await lineage.lineage(db, actor, PackageRef("new", 1))
+    assert [package.ref for package in found.nodes] == ["old@1", "new@1", "new@2", "other@1"]
