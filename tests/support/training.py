@@ -19,9 +19,14 @@ QUESTION = "What is the capital of France?"
 
 
 def connect(
-    service: Service, group: str | None = None, *, api_key: str | None = None
+    service: Service,
+    group: str | None = None,
+    *,
+    api_key: str | None = None,
+    timeout: float | None = None,
 ) -> modelyard.ServiceClient:
-    return modelyard.ServiceClient(service.url, api_key or service.api_key, group=group)
+    key = api_key or service.api_key
+    return modelyard.ServiceClient(service.url, key, group=group, timeout=timeout)
 
 
 def get(service: Service, path: str, *, api_key: str | None = None, **params: Any) -> Any:
