@@ -83,8 +83,8 @@ def test_an_older_schema_is_refused_with_the_command_to_run(tmp_path: Path) -> N
     for part in ("modelyard", "session", "registry", "exporters", "migrations"):
         shutil.copytree(ROOT / part, tmp_path / "newer" / part)
     versions = tmp_path / "newer" / "migrations" / "versions"
-    (first,) = versions.glob("*.py")
-    head = next(line for line in first.read_text().splitlines() if line.startswith("revision"))
+    *_, last = sorted(versions.glob("*.py"))  # their names begin with their time
+    head = next(line for line in last.read_text().splitlines() if line.startswith("revision"))
     (versions / "later.py").write_text(REVISION.format(head=head.split('"')[1]))
 
     def newer(*arguments: str) -> subprocess.CompletedProcess[str]:
