@@ -11,6 +11,7 @@ import uvicorn
 
 from registry.kit.ids import new_id
 from registry.kit.sockets import listen
+from registry.kit.stopping import AnswersWhenStopping
 from registry.settings import Settings
 from session.cli import logs
 from session.cli.installation import make_ready
@@ -36,13 +37,14 @@ async def _work(settings: Settings) -> None:
     store = open_store(settings)
     context = Context(new_id("wrk"), database, store, engine, scratch_path(settings))
     running = Worker(context)
-    secret = token_urlsafe(32)
+    secret, ended = token_urlsafe(32), asyncio.Event()
     with listen("127.0.0.1", 0) as listener:
         config = uvicorn.Config(
-            create_channel(running, secret=secret),
+            AnswersWhenStopping(create_channel(running, secret=secret), stopping=ended),
             log_config=None,
             access_log=False,
             lifespan="off",
+            timeout_graceful_shutdown=5,
         )
         server = Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -50,7 +52,8 @@ async def _work(settings: Settings) -> None:
         await running.start(address=f"http://127.0.0.1:{port}", secret=secret)
         await _told_to_stop(running.broken)
         await running.close()
-        server.should_exit = server.force_exit = True
+        ended.set()
+        server.should_exit = True
         await serving
     await engine.close()
     await database.close()
