@@ -1,0 +1,22 @@
+"""writes
+
+Revision ID: d1a0c3b5e702
+Revises: d1a0c3b5e701
+Create Date: 2026-11-30 13:02:00
+
+"""
+
+from collections.abc import Sequence
+
+revision: str = "d1a0c3b5e702"
+down_revision: str | Sequence[str] | None = "d1a0c3b5e701"
+branch_labels: str | Sequence[str] | None = None
+depends_on: str | Sequence[str] | None = None
+
+
+def upgrade() -> None:
+    """Upgrade schema."""
+
+
+def downgrade() -> None:
+    """Downgrade schema."""
