@@ -49,7 +49,7 @@ def account_actor(account_id: str) -> Actor:
 
 
 async def stored(db: AsyncSession, account_id: str, ref: PackageRef) -> tuple[Package, Stored]:
-    package = await packages.require_version(db, account_actor(account_id), ref)
+    package = await packages.require_live(db, account_actor(account_id), ref)
     files = await packages.files(db, package)
     return package, Stored(package.id, package.prefix, files)
 

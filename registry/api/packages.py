@@ -141,7 +141,7 @@ async def edit_version(
 
 @router.get("/{group}/versions/{version}/files")
 async def list_files(actor: Viewer, db: ReadDb, group: str, version: Place) -> List[File]:
-    package = await service.require_version(db, actor, ref_in(group, version))
+    package = await service.require_live(db, actor, ref_in(group, version))
     return List(data=[File.of(file) for file in await service.files(db, package)])
 
 
@@ -152,7 +152,7 @@ async def download_file(
     """The bytes, compared with the manifest on their way; the ETag is their SHA-256."""
     database: Database = request.app.state.database
     async with database.read() as db:
-        package = await service.require_version(db, actor, ref_in(group, version))
+        package = await service.require_live(db, actor, ref_in(group, version))
         file = await service.require_file(db, package, path)
     return not_modified(request, file.sha256) or await download(
         request.app.state.store, package.prefix, file

@@ -107,6 +107,6 @@ async def verify(request: Request, actor: Viewer, group: str, version: Place) ->
     """Reads every byte again, so it takes as long as that takes. Nothing is changed."""
     database: Database = request.app.state.database
     async with database.read() as db:
-        package = await service.require_version(db, actor, ref_in(group, version))
+        package = await service.require_live(db, actor, ref_in(group, version))
         files = await service.files(db, package)
     return Verification.of(await audits.verify(request.app.state.store, package, files))

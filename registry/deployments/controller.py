@@ -242,7 +242,7 @@ class Deployer:
         async with self._unpacking[revision.package_id]:
             async with self._database.read() as db:
                 ref = PackageRef.parse(revision.ref)
-                package = await packages.require_version(db, actor, ref)
+                package = await packages.require_live(db, actor, ref)
                 files = await packages.files(db, package)
             merged = [
                 FileEntry(file.path.removeprefix(MERGED), file.size, file.sha256)

@@ -104,7 +104,7 @@ async def resolve(db: AsyncSession, actor: Actor, name: str) -> Route:
 
 
 async def _require_servable(db: AsyncSession, actor: Actor, ref: Ref) -> Package:
-    package = await packages.require_version(db, actor, ref)
+    package = await packages.require_live(db, actor, ref)
     package.require_promotable()
     if package.approval == Approval.rejected:
         raise VersionRejected(package.ref)

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from registry.kit.errors import Kind, ServiceError
 
@@ -99,6 +100,69 @@ class VersionMoved(ServiceError):
         )
 
 
+class VersionDeleted(ServiceError):
+    kind = Kind.conflict
+
+    def __init__(
+        self, ref: str, *, at: datetime, purge_at: datetime | None, purged_at: datetime | None
+    ) -> None:
+        if purged_at is not None:
+            rest = f"; its files were purged at {_moment(purged_at)}"
+        elif purge_at is not None:
+            rest = f"; it can be restored until it is purged, after {_moment(purge_at)}"
+        else:
+            rest = ""
+        super().__init__(f"{ref} was deleted at {_moment(at)}{rest}")
+
+
+class VersionHeld(ServiceError):
+    kind = Kind.conflict
+
+    def __init__(self, ref: str, holders: Sequence[str]) -> None:
+        super().__init__(f"{ref} is not deleted: it is held by {', '.join(holders)}")
+
+
+class VersionNotDeleted(ServiceError):
+    kind = Kind.conflict
+
+    def __init__(self, ref: str) -> None:
+        super().__init__(f"{ref} is not deleted")
+
+
+class PurgeBegun(ServiceError):
+    kind = Kind.conflict
+
+    def __init__(self, ref: str, *, at: datetime) -> None:
+        super().__init__(
+            f"{ref} cannot be restored: its files have been on their way out since {_moment(at)}"
+        )
+
+
+class HoldNotFound(ServiceError):
+    kind = Kind.not_found
+
+    def __init__(self, ref: str, holder: str) -> None:
+        super().__init__(f"{ref} is not held by {holder!r}")
+
+
+class GroupDeleted(ServiceError):
+    kind = Kind.conflict
+
+    def __init__(self, name: str, *, at: datetime) -> None:
+        super().__init__(
+            f"group {name!r} was deleted at {_moment(at)}; make it again to add versions to it"
+        )
+
+
+class GroupNotEmpty(ServiceError):
+    kind = Kind.conflict
+
+    def __init__(self, name: str, *, versions: int) -> None:
+        super().__init__(
+            f"group {name!r} is not deleted: {versions} of its versions are not purged"
+        )
+
+
 class HistoryIsAppendOnly(ServiceError):
     kind = Kind.internal
 
@@ -125,3 +189,7 @@ class NotPromotable(ServiceError):
             f"{ref} is not promotable: it is of kind {kind} and lacks {missing} (full weights); "
             f"make a merged version of it first: modelyard merge {group} {version}"
         )
+
+
+def _moment(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

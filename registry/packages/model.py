@@ -6,7 +6,16 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Connection, ForeignKey, Index, UniqueConstraint, event
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Connection,
+    ForeignKey,
+    Index,
+    UniqueConstraint,
+    event,
+    text,
+)
 from sqlalchemy.orm import Mapped, Mapper, mapped_column, relationship
 from sqlalchemy.orm.attributes import instance_state
 
@@ -19,6 +28,7 @@ from registry.packages.errors import (
     NotPromotable,
     NotResumable,
     PackageIsImmutable,
+    VersionDeleted,
     VersionMoved,
 )
 
@@ -62,9 +72,30 @@ class EventKind(StrEnum):
     alias = "alias"
     approval = "approval"
     stage = "stage"
+    hold = "hold"
+    deleted = "deleted"
+    restored = "restored"
+    purged = "purged"
+
+
+class HolderKind(StrEnum):
+    """Who keeps a version from being deleted. An alias does so by pointing at it."""
+
+    session = "session"
+    deployment = "deployment"
+    merge = "merge"
+    person = "person"
+
+
+def _partial(name: str, column: str, *, where: str) -> Index:
+    """Only of the few rows that the keeper looks for."""
+    return Index(name, column, sqlite_where=text(where), postgresql_where=text(where))
 
 
 class PackageGroup(Base):
+    """A deleted one is no longer listed, and takes no version until it is made again. It keeps its
+    counter, so that no number is ever given twice."""
+
     __tablename__ = "package_groups"
     __table_args__ = (UniqueConstraint("account_id", "name"),)
 
@@ -74,10 +105,17 @@ class PackageGroup(Base):
     description: Mapped[str] = mapped_column(default="")
     last_version: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    retention: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    retention_applied_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class Package(Base):
-    """What was trained never changes. What people say of it may; `revision` counts that."""
+    """What was trained never changes. What people say of it may; `revision` counts that.
+
+    A deleted one is a tombstone: its files stay until `purge_at`, then they go and the row stays.
+    `purging_at` is when somebody last began to remove them, `freed` how many bytes that frees.
+    """
 
     __tablename__ = "packages"
     __table_args__ = (
@@ -87,6 +125,8 @@ class Package(Base):
         Index("ix_packages_group_id_approval_version", "group_id", "approval", "version"),
         Index("ix_packages_group_id_created_at", "group_id", "created_at"),
         Index("ix_packages_group_id_session_id_version", "group_id", "session_id", "version"),
+        _partial("ix_packages_purge_at", "purge_at", where="purge_at IS NOT NULL"),
+        _partial("ix_packages_expires_at", "expires_at", where="deleted_at IS NULL"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -113,6 +153,13 @@ class Package(Base):
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     revision: Mapped[int] = mapped_column(default=1, server_default="1")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    deleted_by: Mapped[str | None]
+    deleted_why: Mapped[str | None]
+    purge_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    purging_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    purged_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    freed: Mapped[int | None] = mapped_column(BigInteger)
     group: Mapped[PackageGroup] = relationship(lazy="raise")
     parent: Mapped["Package | None"] = relationship(remote_side="Package.id", lazy="raise")
     tags: Mapped[list["PackageTag"]] = relationship(
@@ -138,6 +185,13 @@ class Package(Base):
         """Refuse a change that was thought out on an older state than this one."""
         if self.revision != expected:
             raise VersionMoved(self.ref, expected=expected, found=self.revision)
+
+    def require_live(self) -> None:
+        """Refuse what needs its files, which may go at any moment, or are gone."""
+        if self.deleted_at is not None:
+            raise VersionDeleted(
+                self.ref, at=self.deleted_at, purge_at=self.purge_at, purged_at=self.purged_at
+            )
 
     def retag(self, tags: Sequence[str]) -> None:
         wanted = set(tags)
@@ -206,6 +260,26 @@ class PackageAlias(Base):
         self.revision += 1
 
 
+class PackageHold(Base):
+    """A claim on a version: while there is one, it cannot be deleted."""
+
+    __tablename__ = "package_holds"
+    __table_args__ = (Index("ix_package_holds_holder_kind_holder_id", "holder_kind", "holder_id"),)
+
+    package_id: Mapped[str] = mapped_column(ForeignKey("packages.id"), primary_key=True)
+    holder_kind: Mapped[str] = mapped_column(primary_key=True)
+    holder_id: Mapped[str] = mapped_column(primary_key=True)
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    holder_name: Mapped[str]
+    why: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+
+    def __str__(self) -> str:
+        is_person = self.holder_kind == HolderKind.person
+        holder = self.holder_name if is_person else f"{self.holder_kind} {self.holder_name}"
+        return f"{holder} ({self.why})" if self.why else holder
+
+
 class PackageEvent(Base):
     """One move: who, when, from what, to what, why, and the digest of the version it is about.
 
@@ -230,7 +304,10 @@ class PackageEvent(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
-MUTABLE = {"approval", "stage", "description", "expires_at", "tags", "revision"}
+_SAID = {"approval", "stage", "description", "expires_at", "tags", "revision"}
+_DELETION = {"deleted_at", "deleted_by", "deleted_why"}
+_PURGE = {"purge_at", "purging_at", "purged_at", "freed"}
+MUTABLE = _SAID | _DELETION | _PURGE
 
 
 @event.listens_for(Package, "before_update")

@@ -40,10 +40,11 @@ async def decide(
     db: AsyncSession, actor: Actor, ref: PackageRef, *, approval: Approval, expected: int, why: str
 ) -> Package:
     check_text("why", why)
-    package = await _locked(db, actor, ref)
+    package = await locked(db, actor, ref)
+    package.require_live()
     package.require_revision(expected)
     if package.approval != approval:
-        _record(db, actor, package, EventKind.approval, package.approval, approval, why=why)
+        record(db, actor, package, EventKind.approval, package.approval, approval, why=why)
         package.approval = approval
         package.revision += 1
         await db.flush()
@@ -56,11 +57,12 @@ async def edit(
     check_text("why", why)
     check_description(changes.get("description", ""))
     check_tags(changes.get("tags", ()))
-    package = await _locked(db, actor, ref)
+    package = await locked(db, actor, ref)
+    package.require_live()
     package.require_revision(expected)
     stage = changes.get("stage", Stage(package.stage))
     if stage != package.stage:
-        _record(db, actor, package, EventKind.stage, package.stage, stage, why=why)
+        record(db, actor, package, EventKind.stage, package.stage, stage, why=why)
     package.stage = stage
     package.description = changes.get("description", package.description)
     package.expires_at = changes.get("expires_at", package.expires_at)
@@ -87,7 +89,8 @@ async def point(
     check_alias(name)
     check_text("why", why)
     group = await service.require_group(db, actor, group_name)
-    package = await service.require_version(db, actor, PackageRef(group_name, version))
+    package = await locked(db, actor, PackageRef(group_name, version))
+    package.require_live()
     alias = await _alias(db, actor, group, name)
     alias.require_revision(expected)
     protects = alias.is_protected if protected is None else protected
@@ -97,7 +100,7 @@ async def point(
         return alias
     if alias.package is not package:
         before = alias.package.ref if alias.package else None
-        _record(db, actor, package, EventKind.alias, before, package.ref, why=why, alias=name)
+        record(db, actor, package, EventKind.alias, before, package.ref, why=why, alias=name)
     alias.is_protected = protects
     alias.point(package)
     await db.flush()
@@ -115,7 +118,7 @@ async def unpoint(
     alias.require_revision(expected)
     if alias.is_protected and not actor.role.covers(Role.admin):
         raise AliasIsProtected(alias.ref)
-    _record(db, actor, alias.package, EventKind.alias, alias.package.ref, None, why=why, alias=name)
+    record(db, actor, alias.package, EventKind.alias, alias.package.ref, None, why=why, alias=name)
     alias.is_protected = False
     alias.point(None)
     await db.flush()
@@ -177,7 +180,8 @@ async def standing(
     return await PackageRepository(db, actor.account_id).last_moves(group.id, at=at)
 
 
-async def _locked(db: AsyncSession, actor: Actor, ref: PackageRef) -> Package:
+async def locked(db: AsyncSession, actor: Actor, ref: PackageRef) -> Package:
+    """Also one that is deleted. Nobody else changes it until this transaction ends."""
     package = await PackageRepository(db, actor.account_id).locked(ref)
     if package is None:
         await service.require_group(db, actor, ref.group)
@@ -202,7 +206,7 @@ async def _alias(db: AsyncSession, actor: Actor, group: PackageGroup, name: str)
     return made
 
 
-def _record(
+def record(
     db: AsyncSession,
     actor: Actor,
     package: Package,
@@ -212,7 +216,9 @@ def _record(
     *,
     why: str,
     alias: str | None = None,
+    by: str | None = None,
 ) -> None:
+    """One line of the history. `by` names who acts for the service, without a token."""
     PackageRepository(db, actor.account_id).add(
         PackageEvent(
             account_id=actor.account_id,
@@ -223,7 +229,7 @@ def _record(
             digest=package.digest,
             source=source,
             target=target,
-            role=actor.role,
+            role=by or actor.role,
             token=actor.token,
             why=why,
         )

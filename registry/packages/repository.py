@@ -2,7 +2,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import CTE, Select, exists, func, literal, select, update
+from sqlalchemy import CTE, Select, delete, exists, func, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased, contains_eager, joinedload, selectinload
 
@@ -10,11 +10,13 @@ from registry.kit.names import NAME
 from registry.packages.model import (
     Approval,
     EventKind,
+    HolderKind,
     Package,
     PackageAlias,
     PackageEvent,
     PackageFile,
     PackageGroup,
+    PackageHold,
     PackageKind,
     PackageTag,
     Stage,
@@ -35,15 +37,20 @@ class Wanted:
     session: str | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
+    deleted: bool = False
+    """The tombstones, and no others."""
 
     @property
     def scope(self) -> tuple[str | None, ...]:
         """What binds a cursor to these filters."""
         plain = (self.kind, self.stage, self.approval, self.alias, self.tag, self.text)
         moments = (self.created_after, self.created_before)
-        return (*plain, self.session, *(each.isoformat() if each else None for each in moments))
+        rest = (self.session, "deleted" if self.deleted else None)
+        return (*plain, *rest, *(each.isoformat() if each else None for each in moments))
 
     def narrow(self, query: Select[Package]) -> Select[Package]:
+        is_deleted = Package.deleted_at.is_not(None)
+        query = query.where(is_deleted if self.deleted else ~is_deleted)
         equal = {
             Package.kind: self.kind,
             Package.stage: self.stage,
@@ -75,27 +82,37 @@ class PackageRepository:
         self._account_id = account_id
 
     def add(
-        self, *rows: PackageGroup | Package | PackageFile | PackageAlias | PackageEvent
+        self,
+        *rows: PackageGroup | Package | PackageFile | PackageAlias | PackageEvent | PackageHold,
     ) -> None:
         self._db.add_all(rows)
 
-    async def group(self, name: str) -> PackageGroup | None:
+    async def group(self, name: str, *, lock: bool = False) -> PackageGroup | None:
+        """A deleted one too."""
         if not NAME.fullmatch(name):
             return None  # PostgreSQL refuses some of what a URL can hold
-        found = await self._db.scalars(self._groups().where(PackageGroup.name == name))
-        return found.one_or_none()
+        query = self._groups().where(PackageGroup.name == name)
+        if lock:
+            query = query.with_for_update().execution_options(populate_existing=True)
+        return (await self._db.scalars(query)).one_or_none()
 
     async def groups(self, *, after: str | None, limit: int) -> Sequence[PackageGroup]:
-        query = self._groups().order_by(PackageGroup.name).limit(limit)
+        listed = self._groups().where(PackageGroup.deleted_at.is_(None))
+        query = listed.order_by(PackageGroup.name).limit(limit)
         if after is not None:
             query = query.where(PackageGroup.name > after)
         return (await self._db.scalars(query)).all()
 
     async def take_version(self, group_name: str) -> PackageGroup | None:
-        """Count the group's number up: one statement, the same on both databases."""
+        """Count the group's number up: one statement, the same on both databases. None where there
+        is no such group, or it is deleted."""
         taken = await self._db.scalars(
             update(PackageGroup)
-            .where(PackageGroup.account_id == self._account_id, PackageGroup.name == group_name)
+            .where(
+                PackageGroup.account_id == self._account_id,
+                PackageGroup.name == group_name,
+                PackageGroup.deleted_at.is_(None),
+            )
             .values(last_version=PackageGroup.last_version + 1)
             .returning(PackageGroup),
             execution_options={"synchronize_session": False, "populate_existing": True},
@@ -110,6 +127,7 @@ class PackageRepository:
             case PackageRef(_, version):
                 query = query.where(Package.version == version)
             case AliasRef(_, alias) if alias == LATEST:
+                query = query.where(Package.deleted_at.is_(None))
                 query = query.order_by(Package.version.desc()).limit(1)
             case AliasRef(_, alias):
                 query = query.where(Package.aliases.any(PackageAlias.name == alias))
@@ -119,13 +137,48 @@ class PackageRepository:
         """As it is now, and nobody else changes it until this transaction ends."""
         if not NAME.fullmatch(ref.group):
             return None
-        query = (
-            self._packages()
-            .where(PackageGroup.name == ref.group, Package.version == ref.version)
-            .with_for_update(of=Package)
-            .execution_options(populate_existing=True)
+        query = self._packages().where(
+            PackageGroup.name == ref.group, Package.version == ref.version
+        )
+        return (await self._db.scalars(_locking(query))).one_or_none()
+
+    async def lock(self, package_id: str) -> Package:
+        """The same of one that is there, by its id."""
+        query = self._packages().where(Package.id == package_id)
+        return (await self._db.scalars(_locking(query))).one()
+
+    async def count_unpurged(self, group_id: str) -> int:
+        query = select(func.count()).where(
+            Package.account_id == self._account_id,
+            Package.group_id == group_id,
+            Package.purged_at.is_(None),
+        )
+        return await self._db.scalar(query) or 0
+
+    async def holds(self, package_id: str) -> Sequence[PackageHold]:
+        oldest_first = (PackageHold.created_at, PackageHold.holder_kind, PackageHold.holder_id)
+        query = self._holds().where(PackageHold.package_id == package_id).order_by(*oldest_first)
+        return (await self._db.scalars(query)).all()
+
+    async def hold(self, package_id: str, kind: HolderKind, holder_id: str) -> PackageHold | None:
+        query = self._holds().where(
+            PackageHold.package_id == package_id,
+            PackageHold.holder_kind == kind,
+            PackageHold.holder_id == holder_id,
         )
         return (await self._db.scalars(query)).one_or_none()
+
+    async def release(self, kind: HolderKind, holder_id: str) -> None:
+        await self._db.execute(
+            delete(PackageHold).where(
+                PackageHold.account_id == self._account_id,
+                PackageHold.holder_kind == kind,
+                PackageHold.holder_id == holder_id,
+            )
+        )
+
+    async def remove(self, hold: PackageHold) -> None:
+        await self._db.delete(hold)
 
     async def package_by_id(self, package_id: str) -> Package | None:
         found = await self._db.scalars(self._packages().where(Package.id == package_id))
@@ -245,6 +298,9 @@ class PackageRepository:
     def _groups(self) -> Select[PackageGroup]:
         return select(PackageGroup).where(PackageGroup.account_id == self._account_id)
 
+    def _holds(self) -> Select[PackageHold]:
+        return select(PackageHold).where(PackageHold.account_id == self._account_id)
+
     def _packages(self) -> Select[Package]:
         return (
             select(Package)
@@ -272,3 +328,7 @@ class PackageRepository:
         return select(PackageEvent).where(
             PackageEvent.account_id == self._account_id, PackageEvent.group_id == group_id
         )
+
+
+def _locking(query: Select[Package]) -> Select[Package]:
+    return query.with_for_update(of=Package).execution_options(populate_existing=True)

@@ -13,6 +13,7 @@ from registry.packages.errors import (
     AliasNotFound,
     AlreadyRegistered,
     FileNotFound,
+    GroupDeleted,
     GroupExists,
     GroupNotFound,
     InvalidPackage,
@@ -38,6 +39,7 @@ EVERY = Wanted()
 async def create_group(
     db: AsyncSession, actor: Actor, name: str, *, description: str = ""
 ) -> PackageGroup:
+    """A deleted one of that name comes back, with its history and its counter."""
     if not NAME.fullmatch(name):
         raise InvalidPackage("name", f"{name!r} is not {NAME_RULE}")
     check_description(description)
@@ -48,14 +50,23 @@ async def create_group(
         async with db.begin_nested():
             PackageRepository(db, actor.account_id).add(group)
     except IntegrityError:
-        raise GroupExists(name) from None
+        return await _revive(db, actor, name, description)
+    return group
+
+
+async def _revive(db: AsyncSession, actor: Actor, name: str, description: str) -> PackageGroup:
+    group = await PackageRepository(db, actor.account_id).group(name, lock=True)
+    if group is None or group.deleted_at is None:
+        raise GroupExists(name)
+    group.deleted_at, group.description = None, description
+    await db.flush()
     return group
 
 
 async def ensure_group(db: AsyncSession, actor: Actor, name: str) -> PackageGroup:
-    """The group of that name, made where it is missing."""
+    """The group of that name, made where it is missing or deleted."""
     found = await PackageRepository(db, actor.account_id).group(name)
-    if found is not None:
+    if found is not None and found.deleted_at is None:
         return found
     try:
         return await create_group(db, actor, name)
@@ -75,6 +86,7 @@ async def groups(
 
 
 async def require_group(db: AsyncSession, actor: Actor, name: str) -> PackageGroup:
+    """A deleted one too: its history stays."""
     group = await PackageRepository(db, actor.account_id).group(name)
     if group is None:
         raise GroupNotFound(name)
@@ -94,7 +106,7 @@ async def register(
     packages = PackageRepository(db, actor.account_id)
     group = await packages.take_version(group_name)
     if group is None:
-        raise GroupNotFound(group_name)
+        raise await _closed(db, actor, group_name)
     package = _package(actor, group, draft)
     package.parent = await _parent(packages, draft.parent_id)
     try:
@@ -105,6 +117,12 @@ async def register(
     packages.add(*_files(draft))
     await db.flush()
     return package
+
+
+async def _closed(db: AsyncSession, actor: Actor, group_name: str) -> ServiceError:
+    """Why a group takes no version."""
+    group = await require_group(db, actor, group_name)
+    return GroupDeleted(group_name, at=group.deleted_at or group.created_at)
 
 
 async def versions(
@@ -137,11 +155,18 @@ async def latest(
 
 
 async def require_version(db: AsyncSession, actor: Actor, ref: Ref) -> Package:
-    """Says whether the group or only the version is missing."""
+    """Says whether the group or only the version is missing. A tombstone is found by its number."""
     package = await PackageRepository(db, actor.account_id).package(ref)
     if package is None:
         await require_group(db, actor, ref.group)
         raise _missing(ref)
+    return package
+
+
+async def require_live(db: AsyncSession, actor: Actor, ref: Ref) -> Package:
+    """For what needs its files: refused where it is deleted."""
+    package = await require_version(db, actor, ref)
+    package.require_live()
     return package
 
 

@@ -15,7 +15,7 @@ from session.merges.repository import MergeRepository
 
 async def request(db: AsyncSession, actor: Actor, ref: Ref) -> Merge:
     """Ask for a merged version of a state or adapter, in the same group."""
-    source = await packages.require_version(db, actor, ref)
+    source = await packages.require_live(db, actor, ref)
     if source.kind == PackageKind.merged:
         raise MergedAlready(source.ref)
     merge = Merge(
