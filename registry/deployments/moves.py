@@ -11,6 +11,8 @@ from registry.deployments.model import (
     RevisionStatus,
 )
 from registry.deployments.repository import LiveRevisions
+from registry.deployments.telling import tell
+from registry.events.model import EventType
 from registry.kit.clock import now
 
 DEPLOYER = "deployer"
@@ -47,17 +49,26 @@ async def activate(db: AsyncSession, revision: DeploymentRevision, *, address: s
     if activated is not None:
         activated.ready_at = now()
     rows.add(_event(EventKind.activate, revision, source=before))
+    tell(
+        db,
+        deployment,
+        EventType.deployment_activated,
+        to=revision,
+        source=before.ref if before else None,
+    )
     return True
 
 
 async def fail(db: AsyncSession, revision: DeploymentRevision, *, reason: str) -> None:
     """The revision did not start: traffic stays where it is."""
     rows = LiveRevisions(db)
+    deployment = await rows.deployment(revision.deployment_id)
     failed = RevisionStatus.failed
     if not await rows.move(revision.id, RevisionStatus.starting, failed, address=None):
         return
     await _explain(rows, revision.id, reason)
     rows.add(_event(EventKind.fail, revision, why=reason))
+    tell(db, deployment, EventType.deployment_failed, to=revision, why=reason)
 
 
 async def lose(db: AsyncSession, revision: DeploymentRevision, *, reason: str) -> None:

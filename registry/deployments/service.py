@@ -17,6 +17,8 @@ from registry.deployments.model import (
     Standing,
 )
 from registry.deployments.repository import DeploymentRepository
+from registry.deployments.telling import tell
+from registry.events.model import EventType
 from registry.kit.clock import now
 from registry.kit.ids import new_id
 from registry.kit.names import NAME
@@ -50,15 +52,18 @@ async def rollback(db: AsyncSession, actor: Actor, *, name: str) -> Standing:
     if standing is None:
         raise DeploymentNotFound(name)
     if standing.starting is not None:
-        why = f"{standing.starting.ref} was withdrawn before it was served"
-        deployments.add(_event(EventKind.rollback, actor, standing, standing.served, why=why))
+        to, why = standing.served, f"{standing.starting.ref} was withdrawn before it was served"
+        left: str | None = standing.starting.ref
         _withdraw(standing, why="withdrawn by a rollback")
     else:
         before = standing.require_previous()
         package = await _require_servable(db, actor, PackageRef.parse(before.ref))
-        revision = _revision(standing.deployment, package)
-        deployments.add(revision)
-        deployments.add(_event(EventKind.rollback, actor, standing, revision))
+        left, why = standing.served.ref if standing.served else None, ""
+        to = _revision(standing.deployment, package)
+        deployments.add(to)
+    deployments.add(_event(EventKind.rollback, actor, standing, to, why=why))
+    kind = EventType.deployment_rolled_back
+    tell(db, standing.deployment, kind, to=to, source=left, why=why)
     await db.flush()
     return await require_deployment(db, actor, name)
 

@@ -25,6 +25,7 @@ from registry.packages.model import (
 )
 from registry.packages.ref import PackageRef
 from registry.packages.repository import PackageRepository
+from registry.packages.telling import tell_move
 
 
 class Changes(TypedDict, total=False):
@@ -219,18 +220,18 @@ def record(
     by: str | None = None,
 ) -> None:
     """One line of the history. `by` names who acts for the service, without a token."""
-    PackageRepository(db, actor.account_id).add(
-        PackageEvent(
-            account_id=actor.account_id,
-            group_id=package.group_id,
-            kind=kind,
-            alias=alias,
-            version=package.version,
-            digest=package.digest,
-            source=source,
-            target=target,
-            role=by or actor.role,
-            token=actor.token,
-            why=why,
-        )
+    move = PackageEvent(
+        account_id=actor.account_id,
+        group_id=package.group_id,
+        kind=kind,
+        alias=alias,
+        version=package.version,
+        digest=package.digest,
+        source=source,
+        target=target,
+        role=by or actor.role,
+        token=actor.token,
+        why=why,
     )
+    PackageRepository(db, actor.account_id).add(move)
+    tell_move(db, package, move)

@@ -5,6 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor
 from registry.artifacts.manifest import FileEntry, manifest_digest
+from registry.events.model import EventType
 from registry.kit.errors import ServiceError
 from registry.kit.ids import new_id
 from registry.kit.names import NAME, NAME_RULE
@@ -32,6 +33,7 @@ from registry.packages.ref import Ref as Ref
 from registry.packages.ref import parse_ref as parse_ref
 from registry.packages.ref import ref_in as ref_in
 from registry.packages.repository import PackageRepository, Wanted
+from registry.packages.telling import tell
 
 EVERY = Wanted()
 
@@ -115,6 +117,7 @@ async def register(
     except IntegrityError:
         raise AlreadyRegistered(draft.id) from None
     packages.add(*_files(draft))
+    tell(db, package, EventType.version_registered)
     await db.flush()
     return package
 
