@@ -8,7 +8,6 @@ from registry.events import service as events
 from registry.events.model import EventType
 from registry.packages.model import EventKind, Package, PackageEvent
 
-
 _TOLD: Mapping[str, EventType] = {
     EventKind.approval: EventType.version_approval,
     EventKind.stage: EventType.version_stage,
