@@ -15,6 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 Row = Mapping[str, Any]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C where there is more to say than that: what goes on without us."""
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -28,6 +34,13 @@ def say(line: str) -> None:
 def note(line: str) -> None:
     """For the person, not for what reads our stdout."""
     typer.echo(line, err=True)
+
+
+def show_outcome(line: str, found: Any, *, as_json: bool) -> None:
+    """What a command has done: a line for a person, the thing itself for a program."""
+    if as_json:
+        return _print_json(found)
+    note(line)
 
 
 def show_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> None:
@@ -70,12 +83,17 @@ def waiting(line: str, *, interrupted: str) -> Iterator[None]:
             progress.add_task(escape(line), total=None)
             yield
     except KeyboardInterrupt:
-        note(interrupted)
-        raise
+        raise Interrupted(interrupted) from None
+
+
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        """What that means is decided in one place, for tables as for JSON."""
+        raise BrokenPipeError
 
 
 def _stdout() -> Console:
-    return Console(width=None if sys.stdout.isatty() else _UNBOUNDED, highlight=False)
+    return _Output(width=None if sys.stdout.isatty() else _UNBOUNDED, highlight=False)
 
 
 def _print_json(value: Any) -> None:

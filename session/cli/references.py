@@ -1,4 +1,7 @@
-"""A version as people type it: `GROUP VERSION`, `GROUP@VERSION` or `GROUP:ALIAS`."""
+"""A version as people type it: `GROUP VERSION`, `GROUP@VERSION` or `GROUP:ALIAS`.
+
+Where it is only read, `GROUP` alone is its newest.
+"""
 
 import re
 from dataclasses import dataclass
@@ -37,3 +40,9 @@ def parse_reference(first: str, version: str | None = None) -> Reference:
     if group and "@" not in group and _ALIAS.fullmatch(alias):
         return Reference(group, alias)
     raise typer.BadParameter(f"{written!r} is not GROUP@VERSION, as facts@2, or GROUP:ALIAS")
+
+
+def parse_source(first: str, version: str | None = None) -> Reference:
+    """Of a version that is only read."""
+    alone = version is None and first and not set(first) & {"@", ":"}
+    return Reference(first, "latest") if alone else parse_reference(first, version)

@@ -4,9 +4,11 @@ Commands of a client import neither a database nor a web framework, so that they
 and work where only the client is installed. What needs more imports it when it runs.
 """
 
+import os
 import re
 from collections.abc import Sequence
-from typing import Any
+from importlib import metadata
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -28,17 +30,16 @@ from session.cli.commands import (
     usage,
     versions,
 )
-from session.cli.errors import CommandFailed
-from session.cli.output import note
+from session.cli.errors import CommandFailed, Ending, ending
+from session.cli.output import note, say
 from session.client.errors import APIError, ModelyardError
 
 _OURS = {"modelyard", "session", "registry", "exporters"}
 
 
 class _Commands(TyperGroup):
-    """Hidden commands are for our own processes: a slip of the pen does not lead to them."""
-
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Hidden commands are for our own processes: a slip of the pen does not lead to them."""
         self.commands = {
             name: command
             for name, command in self.commands.items()
@@ -46,14 +47,39 @@ class _Commands(TyperGroup):
         }
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            note(str(interrupt) or "modelyard: interrupted")
+            raise typer.Exit(Ending.interrupted) from None
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes out at its end
+            raise typer.Exit(Ending.unread) from None
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        say(f"modelyard {metadata.version('modelyard')}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Training sessions for language models, and the versions that come of them.",
 )
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    pass
+
 
 _RUN = "The service"
 app.command(rich_help_panel=_RUN)(processes.serve)
@@ -71,6 +97,7 @@ _USE = "From anywhere, with a token"
 app.add_typer(sessions.app, name="sessions", rich_help_panel=_USE)
 app.add_typer(groups.app, name="groups", rich_help_panel=_USE)
 app.add_typer(versions.app, name="versions", rich_help_panel=_USE)
+app.command(rich_help_panel=_USE)(versions.show)
 app.command(rich_help_panel=_USE)(versions.approve)
 app.command(rich_help_panel=_USE)(versions.reject)
 app.add_typer(aliases.app, name="alias", rich_help_panel=_USE)
@@ -85,20 +112,27 @@ app.command(rich_help_panel=_USE)(usage.usage)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Ends the process: 0, 1 for what failed, 2 for a command line that makes no sense."""
+    """Ends the process, with one of the codes of `Ending`."""
     try:
         app(arguments, prog_name="modelyard")
     except (CommandFailed, ModelyardError, ServiceError) as error:
-        note(f"modelyard: {_words(error)}")
+        _end(_words(error), ending(error))
+    except OSError as error:
+        about = f": {error.filename}" if error.filename else ""
+        _end(f"{error.strerror or str(error) or type(error).__name__}{about}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in _OURS:
             raise
-        note(
-            f"modelyard: this command needs {package}, which is not installed;"
+        _end(
+            f"this command needs {package}, which is not installed;"
             " run: pip install 'modelyard[server,engine]'"
         )
-    raise SystemExit(1)
+
+
+def _end(line: str, code: Ending = Ending.failed) -> NoReturn:
+    note(f"modelyard: {line}")
+    raise SystemExit(int(code))
 
 
 def _words(error: Exception) -> str:

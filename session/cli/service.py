@@ -20,7 +20,7 @@ class Service:
         self._http = httpx.Client(
             base_url=config.url,
             headers={"Authorization": f"Bearer {config.api_key}"},
-            timeout=httpx.Timeout(config.timeout_s, connect=_CONNECT_S),
+            timeout=httpx.Timeout(config.timeout_s, connect=min(_CONNECT_S, config.timeout_s)),
         )
 
     @classmethod

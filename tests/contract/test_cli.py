@@ -6,87 +6,20 @@ import signal
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI, Request, Response
+from fastapi import Response
 
-from session.cli.root import main
-from support.server import running
+from support.commands import Scripted, refusal
 from support.tiny import tiny_model
 
-Answer = Callable[[Request], Any]
-
-
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    out: str
-    err: str
-
 
 @pytest.fixture
-def modelyard(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[..., Ended]:
-    """Run one command in an installation of its own."""
-    monkeypatch.setenv("MODELYARD_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("MODELYARD_API_KEY", "my-key")
-
-    def run(*words: str, **environment: str) -> Ended:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        said = capsys.readouterr()
-        return Ended(int(ended.value.code or 0), said.out, said.err)
-
-    return run
-
-
-@dataclass(frozen=True)
-class Scripted:
-    """A service that says what a test wants it to say."""
-
-    url: str
-    answers: dict[str, list[Any]]
-    asked: list[tuple[str, Any]]
-    expected: list[str | None]
-
-    def will(self, call: str, *answers: Any) -> None:
-        """Each answer once, in turn; the last for ever."""
-        self.answers[call] = list(answers)
-
-
-@pytest.fixture
-def service() -> Iterator[Scripted]:
-    answers: dict[str, list[Any]] = {}
-    asked: list[tuple[str, Any]] = []
-    expected: list[str | None] = []
-    app = FastAPI()
-
-    @app.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
-    async def answer(path: str, request: Request) -> Response:
-        asked.append((f"{request.method} {request.url.path}", await request.body()))
-        expected.append(request.headers.get("if-match") or request.headers.get("if-none-match"))
-        assert request.headers["authorization"] == "Bearer my-key"
-        given = answers[f"{request.method} /{path}"]
-        found = given.pop(0) if len(given) > 1 else given[0]
-        if isinstance(found, Response):
-            return found
-        return Response(json.dumps(found), media_type="application/json")
-
-    with running(app) as url:
-        yield Scripted(url, answers, asked, expected)
-
-
-def refusal(status: int, detail: str) -> Response:
-    body = {"title": "X", "status": status, "detail": detail, "kind": "x"}
-    return Response(json.dumps(body), status, media_type="application/problem+json")
+def service(scripted_service: Scripted) -> Scripted:
+    return scripted_service
 
 
 def test_an_account_and_a_token_are_made_on_an_empty_home(modelyard: Any, tmp_path: Path) -> None:
@@ -113,17 +46,19 @@ def test_tokens_are_listed_changed_and_revoked(modelyard: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("words", "code", "reason"),
     [
-        (("tokens", "revoke", "tok_none"), "no token with the id 'tok_none'"),
-        (("tokens", "create", "--account", "nobody", "--name", "x"), "'nobody'"),
-        (("accounts", "create", "not a name"), "name: 'not a name'"),
-        (("models", "add", "no-such-model"), "'no-such-model'"),
+        (("tokens", "revoke", "tok_none"), 3, "no token with the id 'tok_none'"),
+        (("tokens", "create", "--account", "nobody", "--name", "x"), 3, "'nobody'"),
+        (("accounts", "create", "not a name"), 1, "name: 'not a name'"),
+        (("models", "add", "no-such-model"), 3, "'no-such-model'"),
     ],
 )
-def test_a_refusal_is_one_line_on_stderr(modelyard: Any, words: list[str], reason: str) -> None:
+def test_a_refusal_is_one_line_on_stderr(
+    modelyard: Any, words: list[str], code: int, reason: str
+) -> None:
     ended = modelyard(*words)
-    assert (ended.code, ended.out) == (1, "")
+    assert (ended.code, ended.out) == (code, "")
     assert ended.err.startswith("modelyard: ")
     assert reason in ended.err
     assert len(ended.err.splitlines()) == 1
@@ -161,14 +96,14 @@ def test_a_database_of_a_newer_version_is_refused(modelyard: Any, tmp_path: Path
         connection.execute("UPDATE modelyard_schema SET version_num = 'future'")
     for words in (["accounts", "list"], ["db", "upgrade"]):
         ended = modelyard(*words)
-        assert ended.code == 1
+        assert ended.code == 4
         assert "has the schema future, which this version of modelyard" in ended.err
 
 
 def test_a_home_that_cannot_be_written_is_named(modelyard: Any, tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file, not a folder")
     ended = modelyard("accounts", "list")
-    assert ended.code == 1
+    assert ended.code == 5
     assert f"the home {tmp_path / 'home'} is not writable" in ended.err
 
 
@@ -179,13 +114,13 @@ def test_a_setting_that_makes_no_sense_is_named(modelyard: Any) -> None:
 
 
 def test_a_command_line_that_makes_no_sense_ends_with_2(modelyard: Any, service: Scripted) -> None:
-    for words in (["promote", "facts@2"], ["versions", "show", "facts"], ["tokens", "change", "x"]):
+    for words in (["promote", "facts@2"], ["approve", "facts"], ["tokens", "change", "x"]):
         assert modelyard(*words, MODELYARD_URL=service.url).code == 2
 
 
 def test_a_service_that_is_not_there_is_named_with_how_to_start_it(modelyard: Any) -> None:
     ended = modelyard("sessions", "list", MODELYARD_URL="http://127.0.0.1:1")
-    assert ended.code == 1
+    assert ended.code == 5
     assert "http://127.0.0.1:1" in ended.err
     assert "modelyard serve" in ended.err
 
@@ -206,7 +141,7 @@ def test_hidden_commands_are_not_suggested(modelyard: Any) -> None:
 def test_a_problem_of_the_service_is_its_detail(modelyard: Any, service: Scripted) -> None:
     service.will("GET /v1/sessions/nope", refusal(404, "no session named 'nope'"))
     ended = modelyard("sessions", "show", "nope", MODELYARD_URL=service.url)
-    assert (ended.code, ended.err) == (1, "modelyard: no session named 'nope'\n")
+    assert (ended.code, ended.err) == (3, "modelyard: no session named 'nope'\n")
 
 
 def test_a_wrong_filter_is_named_as_the_option_is(modelyard: Any, service: Scripted) -> None:
@@ -220,7 +155,7 @@ def test_an_answer_that_is_not_the_services_is_no_traceback(
 ) -> None:
     service.will("GET /v1/groups", Response("<html>", media_type="text/html"))
     ended = modelyard("groups", "list", MODELYARD_URL=service.url)
-    assert ended.code == 1
+    assert ended.code == 5
     assert "not modelyard" in ended.err
 
 
@@ -252,7 +187,7 @@ def test_a_version_is_written_either_way(
     modelyard: Any, service: Scripted, words: list[str]
 ) -> None:
     service.will("GET /v1/groups/facts/versions/2", {"ref": "facts@2", "lora": {"rank": 4}})
-    ended = modelyard("versions", "show", *words, MODELYARD_URL=service.url)
+    ended = modelyard("show", *words, MODELYARD_URL=service.url)
     assert "facts@2" in ended.out
     assert "rank=4" in ended.out
 
@@ -333,7 +268,7 @@ def test_an_alias_is_moved_from_where_it_was_seen(modelyard: Any, service: Scrip
     assert service.expected[-1] == '"7"'
     ended = modelyard("alias", "set", "prod", "facts", "2", "--from", "3")
     assert (ended.code, ended.err) == (
-        1,
+        4,
         "modelyard: facts:prod points at facts@1, not at version 3\n",
     )
     service.will("GET /v1/groups/facts/aliases/prod", refusal(404, "no alias"))

@@ -2,9 +2,9 @@ from typing import Annotated, Any
 
 import typer
 
-from session.cli.commands.versions import Number, Why, Written
-from session.cli.errors import CommandFailed
-from session.cli.output import AsJson, note, show_rows
+from session.cli.commands.versions import Group, Number, Why, Written
+from session.cli.errors import CommandFailed, Ending
+from session.cli.output import AsJson, show_outcome, show_rows
 from session.cli.references import Reference, group_path, parse_reference
 from session.cli.service import Service
 from session.client.errors import NotFoundError
@@ -20,7 +20,7 @@ _Protect = Annotated[
 
 
 @app.command("list")
-def list_aliases(group: str, as_json: AsJson = False) -> None:
+def list_aliases(group: Group, as_json: AsJson = False) -> None:
     """List a group's aliases and the versions they point at."""
     with Service.from_environment() as service:
         rows = service.pages(f"{group_path(group)}/aliases")
@@ -36,6 +36,7 @@ def set_alias(
     why: Why = "",
     was: _Was = None,
     protect: _Protect = None,
+    as_json: AsJson = False,
 ) -> None:
     """Let ALIAS point at a version of its group."""
     reference = parse_reference(group, version)
@@ -45,18 +46,21 @@ def set_alias(
         _require(reference.group, name, found, was)
         wish = {"version": target["version"], "why": why, "protected": protect}
         path = f"{group_path(reference.group)}/aliases/{name}"
-        service.change("PUT", path, wish, revision=found["revision"] if found else None)
+        revision = found["revision"] if found else None
+        moved = service.change("PUT", path, wish, revision=revision)
     before = f", no longer at {found['ref']}" if found and found["ref"] != target["ref"] else ""
-    note(f"{Reference(reference.group, name)} points at {target['ref']}{before}")
+    line = f"{Reference(reference.group, name)} points at {target['ref']}{before}"
+    show_outcome(line, moved, as_json=as_json)
 
 
 @app.command("remove")
 def remove_alias(
-    group: str,
+    group: Group,
     name: Annotated[str, typer.Argument(metavar="ALIAS")],
     *,
     why: Why = "",
     was: _Was = None,
+    as_json: AsJson = False,
 ) -> None:
     """Remove an alias. The version stays."""
     path = f"{group_path(group)}/aliases/{name}"
@@ -64,7 +68,8 @@ def remove_alias(
         found = service.get(path)
         _require(group, name, found, was)
         service.change("DELETE", path, None, revision=found["revision"], why=why)
-    note(f"{Reference(group, name)} is removed; it pointed at {found['ref']}")
+    line = f"{Reference(group, name)} is removed; it pointed at {found['ref']}"
+    show_outcome(line, found, as_json=as_json)
 
 
 def _find(service: Service, group: str, name: str) -> dict[str, Any] | None:
@@ -78,4 +83,5 @@ def _find(service: Service, group: str, name: str) -> dict[str, Any] | None:
 def _require(group: str, name: str, found: dict[str, Any] | None, was: int | None) -> None:
     if was is not None and (found is None or found["version"] != was):
         points = f"points at {found['ref']}" if found else "does not exist"
-        raise CommandFailed(f"{Reference(group, name)} {points}, not at version {was}")
+        line = f"{Reference(group, name)} {points}, not at version {was}"
+        raise CommandFailed(line, Ending.refused)

@@ -3,7 +3,7 @@ from typing import Annotated
 
 import typer
 
-from session.cli.output import AsJson, note, show_rows
+from session.cli.output import AsJson, note, show_outcome, show_rows
 
 app = typer.Typer(no_args_is_help=True, help="Base models, shared by every account.")
 _COLUMNS = ("name", "architecture", "context_length", "vocab_size", "digest")
@@ -20,12 +20,13 @@ def add_model(
             help="A Hugging Face directory. Without one, NAME is a model Modelyard can fetch.",
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Register a Hugging Face directory, or fetch a model that Modelyard knows by name."""
     from session.cli import administration
 
     model = administration.add_model(name, path, say=note)
-    note(f"{model['name']} is ready: {model['digest']}")
+    show_outcome(f"{model['name']} is ready: {model['digest']}", model, as_json=as_json)
 
 
 @app.command("list")

@@ -1,7 +1,7 @@
 from session.cli.commands.versions import Number, Written
 from session.cli.errors import CommandFailed
 from session.cli.output import AsJson, note, show_fields, show_rows, waiting
-from session.cli.references import parse_reference
+from session.cli.references import parse_source
 from session.cli.service import Service
 
 _COLUMNS = ("ref", "kind", "step", "parent", "session", "base_model", "created_at", "digest")
@@ -9,7 +9,7 @@ _COLUMNS = ("ref", "kind", "step", "parent", "session", "base_model", "created_a
 
 def lineage(group: Written, version: Number = None, as_json: AsJson = False) -> None:
     """Show what a version was made from, and what was made from it: oldest first."""
-    reference = parse_reference(group, version)
+    reference = parse_source(group, version)
     with Service.from_environment() as service:
         found = service.get(f"{reference.path}/lineage")
     if as_json:
@@ -21,7 +21,7 @@ def lineage(group: Written, version: Number = None, as_json: AsJson = False) -> 
 
 def verify(group: Written, version: Number = None, as_json: AsJson = False) -> None:
     """Read every byte of a version again and compare it with what was registered."""
-    reference = parse_reference(group, version)
+    reference = parse_source(group, version)
     nothing = "nothing was changed; run it again to read the whole version"
     with (
         Service.from_environment() as service,

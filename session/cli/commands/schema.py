@@ -1,17 +1,20 @@
+from dataclasses import asdict
+
 import typer
 
-from session.cli.output import AsJson, note, say, show_fields
+from session.cli.output import AsJson, say, show_fields, show_outcome, waiting
 
 app = typer.Typer(no_args_is_help=True, help="The database's schema.")
 
 
 @app.command()
-def upgrade() -> None:
+def upgrade(as_json: AsJson = False) -> None:
     """Bring the database to the schema this version needs. Stop the service and back up first."""
     from session.cli import administration
 
-    schema = administration.upgrade_schema()
-    note(f"the database is at schema {schema.found}")
+    with waiting("upgrading the database", interrupted="run it again: it goes on where it was"):
+        schema = administration.upgrade_schema()
+    show_outcome(f"the database is at schema {schema.found}", asdict(schema), as_json=as_json)
 
 
 @app.command()
@@ -21,8 +24,6 @@ def status(as_json: AsJson = False) -> None:
 
     schema = administration.schema_status()
     if as_json:
-        show_fields(
-            {"state": schema.state, "found": schema.found, "head": schema.head}, as_json=True
-        )
+        show_fields(asdict(schema), as_json=True)
     else:
         say(f"{schema.state}: found {schema.found or 'none'}, needed {schema.head or 'none'}")

@@ -2,14 +2,20 @@ from typing import Annotated
 
 import typer
 
-from session.cli.output import AsJson, note, show_fields, show_rows, waiting
+from session.cli import completion
+from session.cli.output import AsJson, show_fields, show_outcome, show_rows, waiting
 from session.cli.service import Service
 from session.client.sessions import session_path
 
 app = typer.Typer(no_args_is_help=True, help="Training sessions.")
 _COLUMNS = ("name", "status", "base_model", "group", "step", "last_active_at")
 _POLL_S = 20
-Named = Annotated[str, typer.Argument(metavar="SESSION", help="A session's name or id.")]
+Named = Annotated[
+    str,
+    typer.Argument(
+        metavar="SESSION", help="A session's name or id.", autocompletion=completion.sessions
+    ),
+]
 
 
 @app.command("list")
@@ -30,7 +36,7 @@ def show_session(name: Named, as_json: AsJson = False) -> None:
 
 
 @app.command("stop")
-def stop_session(name: Named) -> None:
+def stop_session(name: Named, as_json: AsJson = False) -> None:
     """Stop a session and wait until it is. What it has not saved is lost."""
     with Service.from_environment() as service:
         found = service.post(f"{session_path(name)}/stop")
@@ -38,4 +44,4 @@ def stop_session(name: Named) -> None:
         with waiting(f"stopping {name}: what it has accepted runs first", interrupted=on):
             while found["status"] == "stopping":
                 found = service.get(session_path(found["id"]), wait=_POLL_S)
-    note(f"{name} is {found['status']}")
+    show_outcome(f"{name} is {found['status']}", found, as_json=as_json)

@@ -3,6 +3,7 @@ from typing import Annotated
 
 import typer
 
+from session.cli import completion
 from session.cli.output import AsJson, show_fields, show_rows
 from session.cli.service import Service
 from session.client.sessions import session_path
@@ -12,7 +13,10 @@ _CATEGORIES = ("train", "prefill", "cached_prefill", "sample")
 
 
 def usage(
-    session: Annotated[str | None, typer.Option(help="Only this session's: name or id.")] = None,
+    session: Annotated[
+        str | None,
+        typer.Option(help="Only this session's: name or id.", autocompletion=completion.sessions),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the tokens metered so far: by session, and in all."""

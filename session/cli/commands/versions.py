@@ -3,11 +3,12 @@ from typing import Annotated, Any
 
 import typer
 
+from session.cli import completion
 from session.cli.download import download
 from session.cli.errors import CommandFailed
 from session.cli.expiry import now, parse_expiry, parse_moment
-from session.cli.output import AsJson, note, show_fields, show_rows, waiting
-from session.cli.references import Reference, group_path, parse_reference
+from session.cli.output import AsJson, note, say, show_fields, show_outcome, show_rows, waiting
+from session.cli.references import Reference, group_path, parse_reference, parse_source
 from session.cli.service import Service
 
 app = typer.Typer(no_args_is_help=True, help="Versions of weights.")
@@ -16,8 +17,14 @@ _COLUMNS = (
     *("created_at", "description"),
 )
 _POLL_S = 20
-Written = Annotated[str, typer.Argument(metavar="GROUP[@VERSION|:ALIAS]")]
-Number = Annotated[str | None, typer.Argument(metavar="VERSION", show_default=False)]
+Group = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=completion.groups)]
+Written = Annotated[
+    str, typer.Argument(metavar="GROUP[@VERSION|:ALIAS]", autocompletion=completion.references)
+]
+Number = Annotated[
+    str | None,
+    typer.Argument(metavar="VERSION", show_default=False, autocompletion=completion.versions),
+]
 Kind = Annotated[str | None, typer.Option(help="state, adapter or merged.")]
 StageName = Annotated[str | None, typer.Option(help="none, staging, production or archived.")]
 Why = Annotated[str, typer.Option(help="The reason, kept in the history.")]
@@ -25,7 +32,7 @@ Why = Annotated[str, typer.Option(help="The reason, kept in the history.")]
 
 @app.command("list")
 def list_versions(
-    group: str,
+    group: Group,
     kind: Kind = None,
     stage: StageName = None,
     approval: Annotated[
@@ -58,13 +65,6 @@ def list_versions(
         note("older ones are not shown; --all lists them")
 
 
-@app.command("latest")
-def show_latest(group: str, kind: Kind = None, as_json: AsJson = False) -> None:
-    """Show the newest version, in all or of a kind."""
-    with Service.from_environment() as service:
-        show_fields(service.get(f"{group_path(group)}/latest", kind=kind), as_json=as_json)
-
-
 @app.command("edit")
 def edit_version(
     group: Written,
@@ -78,6 +78,7 @@ def edit_version(
         str | None, typer.Option(metavar="WHEN", help="30d, 12h, 2030-01-31, or never.")
     ] = None,
     why: Why = "",
+    as_json: AsJson = False,
 ) -> None:
     """Change what is said of a version. What was trained never changes."""
     reference = parse_reference(group, version)
@@ -96,22 +97,15 @@ def edit_version(
         if not changes:
             raise typer.BadParameter("say what to change: see --help")
         path = Reference(reference.group, found["version"]).path
-        service.change("PATCH", path, {**changes, "why": why}, revision=found["revision"])
-    note(f"{found['ref']} is changed")
-
-
-@app.command("show")
-def show_version(group: Written, version: Number = None, as_json: AsJson = False) -> None:
-    """Show one version."""
-    reference = parse_reference(group, version)
-    with Service.from_environment() as service:
-        show_fields(service.get(reference.path), as_json=as_json)
+        changes["why"] = why
+        found = service.change("PATCH", path, changes, revision=found["revision"])
+    show_outcome(f"{found['ref']} is changed", found, as_json=as_json)
 
 
 @app.command("files")
 def list_files(group: Written, version: Number = None, as_json: AsJson = False) -> None:
     """List a version's files with their sizes and digests."""
-    reference = parse_reference(group, version)
+    reference = parse_source(group, version)
     with Service.from_environment() as service:
         rows = service.get(f"{reference.path}/files")["data"]
     show_rows(rows, ("path", "size", "sha256"), as_json=as_json)
@@ -120,6 +114,7 @@ def list_files(group: Written, version: Number = None, as_json: AsJson = False) 
 @app.command("download", no_args_is_help=True)
 def download_version(
     words: Annotated[list[str], typer.Argument(metavar="GROUP@VERSION DIR", show_default=False)],
+    as_json: AsJson = False,
 ) -> None:
     """Download a version's files into DIR, each checked against its digest."""
     if not 2 <= len(words) <= 3:
@@ -128,30 +123,55 @@ def download_version(
     reference = parse_reference(*written)
     with Service.from_environment() as service:
         count = download(service, reference, Path(directory))
-    note(f"{reference}: {count} files in {directory}")
+    found = {"version": str(reference), "files": count, "directory": directory}
+    show_outcome(f"{reference}: {count} files in {directory}", found, as_json=as_json)
 
 
-def approve(group: Written, version: Number = None, *, why: Why = "") -> None:
+def show(
+    group: Written,
+    version: Number = None,
+    *,
+    kind: Annotated[
+        str | None, typer.Option(help="Of a GROUP alone, the newest of this kind.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one version; of a GROUP alone, the newest."""
+    reference = parse_source(group, version)
+    path = reference.path
+    if kind is not None:
+        if reference != Reference(group, "latest"):
+            raise typer.BadParameter("--kind goes with a GROUP alone")
+        path = f"{group_path(group)}/latest"
+    with Service.from_environment() as service:
+        show_fields(service.get(path, kind=kind), as_json=as_json)
+
+
+def approve(
+    group: Written, version: Number = None, *, why: Why = "", as_json: AsJson = False
+) -> None:
     """Approve a version."""
-    _decide(parse_reference(group, version), "approved", why)
+    _decide(parse_reference(group, version), "approved", why, as_json)
 
 
-def reject(group: Written, version: Number = None, *, why: Why = "") -> None:
+def reject(
+    group: Written, version: Number = None, *, why: Why = "", as_json: AsJson = False
+) -> None:
     """Reject a version: nothing promotes it until it is approved."""
-    _decide(parse_reference(group, version), "rejected", why)
+    _decide(parse_reference(group, version), "rejected", why, as_json)
 
 
-def _decide(reference: Reference, approval: str, why: str) -> None:
+def _decide(reference: Reference, approval: str, why: str, as_json: bool) -> None:
     """About the very version that was looked up, and only if nobody has changed it since."""
     with Service.from_environment() as service:
         found = service.get(reference.path)
         path = f"{Reference(reference.group, found['version']).path}/approval"
         wish = {"approval": approval, "why": why}
-        service.change("PUT", path, wish, revision=found["revision"])
-    note(f"{found['ref']} is {approval}")
+        found = service.change("PUT", path, wish, revision=found["revision"])
+    show_outcome(f"{found['ref']} is {approval}", found, as_json=as_json)
 
 
-def merge(group: Written, version: Number = None) -> None:
+def merge(group: Written, version: Number = None, as_json: AsJson = False) -> None:
     """Make a version with full weights, which can be served, out of an adapter or a state."""
     reference = parse_reference(group, version)
     with Service.from_environment() as service:
@@ -162,4 +182,6 @@ def merge(group: Written, version: Number = None) -> None:
                 found = service.get(f"/v1/merges/{found['id']}", wait=_POLL_S)
     if found["status"] == "failed":
         raise CommandFailed(f"merging {reference} failed: {found['error']}")
-    typer.echo(found["version"])
+    if as_json:
+        return show_fields(found, as_json=True)
+    say(found["version"])
