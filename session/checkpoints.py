@@ -68,6 +68,10 @@ def session_prefix(account_id: str, session_id: str) -> str:
     return f"{account_id}/sessions/{session_id}/"
 
 
+def weights_prefix(account_id: str, session_id: str, weights_id: str) -> str:
+    return f"{session_prefix(account_id, session_id)}weights/{weights_id}/"
+
+
 async def discard(store: BlobStore, prefix: str) -> None:
     """Delete what no row names any more. Storage that is away keeps it: that harms nobody."""
     try:

@@ -193,3 +193,13 @@ class NotPromotable(ServiceError):
 
 def _moment(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+class WriteCollected(ServiceError):
+    kind = Kind.conflict
+
+    def __init__(self, package_id: str) -> None:
+        super().__init__(
+            f"the files of {package_id} were given up as left over, so it cannot become a version; "
+            "write them again"
+        )

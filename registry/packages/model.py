@@ -304,6 +304,29 @@ class PackageEvent(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
+class PackageWrite(Base):
+    """Files of a version that is not there yet: where they lie, and for what they are written.
+
+    The row is there before the first byte, and goes in the transaction that publishes the version.
+    Once it is collected nobody publishes them any more, and they may be deleted.
+    """
+
+    __tablename__ = "package_writes"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), index=True)
+    holder: Mapped[str] = mapped_column(index=True)
+    prefix: Mapped[str]
+    paths: Mapped[list[str]] = mapped_column(JSON)
+    started_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    touched_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    collected_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+    @property
+    def keys(self) -> list[str]:
+        return [self.prefix + path for path in self.paths]
+
+
 _SAID = {"approval", "stage", "description", "expires_at", "tags", "revision"}
 _DELETION = {"deleted_at", "deleted_by", "deleted_why"}
 _PURGE = {"purge_at", "purging_at", "purged_at", "freed"}

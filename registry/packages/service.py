@@ -10,6 +10,7 @@ from registry.kit.errors import ServiceError
 from registry.kit.ids import new_id
 from registry.kit.names import NAME, NAME_RULE
 from registry.kit.pages import Cursors, Page
+from registry.packages import writes
 from registry.packages.errors import (
     AliasNotFound,
     AlreadyRegistered,
@@ -103,7 +104,10 @@ def package_prefix(actor: Actor, group_name: str, package_id: str) -> str:
 async def register(
     db: AsyncSession, actor: Actor, *, group_name: str, draft: PackageDraft
 ) -> Package:
-    """Publish: this one commit makes the next version. A number is never reused."""
+    """Publish: this one commit makes the next version. A number is never reused.
+
+    Its files were announced by `writes.begin`, and have not been collected since.
+    """
     check_draft(draft, prefix=package_prefix(actor, group_name, draft.id))
     packages = PackageRepository(db, actor.account_id)
     group = await packages.take_version(group_name)
@@ -117,6 +121,7 @@ async def register(
     except IntegrityError:
         raise AlreadyRegistered(draft.id) from None
     packages.add(*_files(draft))
+    await writes.publish(db, actor, draft.id)
     tell(db, package, EventType.version_registered)
     await db.flush()
     return package

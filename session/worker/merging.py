@@ -1,22 +1,24 @@
 """Make a merged version of a state or an adapter, as its row asks."""
 
 import asyncio
-from pathlib import Path
+from collections.abc import Sequence
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from exporters.merge import merge
 from registry.artifacts.manifest import FileEntry, describe
-from registry.artifacts.transfer import upload
+from registry.kit.ids import new_id
 from registry.packages import service as packages
-from registry.packages.model import Package, PackageKind
+from registry.packages import writes
+from registry.packages.errors import WriteCollected
+from registry.packages.model import Package, PackageKind, PackageWrite
 from registry.packages.service import PackageDraft, PackageRef, package_prefix
 from session.checkpoints import ADAPTER, MERGED, account_actor, discard, on_disk, stored
 from session.merges import service as merges
 from session.merges.model import Merge, MergeStatus
 from session.worker.context import Context, failure
-from session.worker.saving import id_after
+from session.worker.writing import Written, write
 
 log = structlog.get_logger()
 
@@ -30,52 +32,54 @@ async def merge_one(context: Context) -> bool:
         await _merge(context, asked)
     except Exception as error:  # the worker's edge: reported and logged
         log.warning("merge.failed", merge=asked.id, exc_info=error)
-        if await _report(context, asked.id, error):
-            await discard(context.store, _prefix(asked))
+        await _report(context, asked, error)
     return True
 
 
-async def _report(context: Context, merge_id: str, error: Exception) -> bool:
-    """False where it was done after all, by another worker."""
+async def _report(context: Context, asked: Merge, error: Exception) -> None:
+    """Unless it was done after all, by another worker."""
 
-    async def report(db: AsyncSession) -> bool:
-        merge = await db.get_one(Merge, merge_id)
+    async def report(db: AsyncSession) -> Sequence[PackageWrite]:
+        merge = await db.get_one(Merge, asked.id)
         if merge.status == MergeStatus.completed:
-            return False
+            return ()
         merges.fail(merge, error=failure(error).message)
-        return True
+        return await writes.give_up(db, account_actor(asked.account_id), asked.id)
 
-    return await context.change(report)
-
-
-def _prefix(asked: Merge) -> str:
-    return package_prefix(account_actor(asked.account_id), asked.group_name, id_after(asked.id))
+    for left_over in await context.change(report):
+        await discard(context.store, left_over.prefix)
 
 
 async def _merge(context: Context, asked: Merge) -> None:
     ref = PackageRef.parse(asked.source_ref)
     source, found = await context.look(lambda db: stored(db, asked.account_id, ref))
     base = await context.bases.readable(source.base_model)
-    package_id = id_after(asked.id)
-    prefix = _prefix(asked)
     async with on_disk(context.store, found.parts(ADAPTER), context.workdir) as folder:
         await asyncio.to_thread(merge, base.path, folder / ADAPTER, folder / MERGED)
-        files = await _store(context, prefix, folder)
-    draft = _draft(source, package_id, prefix, files)
+        files = await asyncio.to_thread(describe, folder)
+        while True:
+            written = _place(asked, files)
+            try:
+                actor = account_actor(asked.account_id)
+                await write(context, written, folder, actor, holder=asked.id)
+                return await _publish(context, asked, _draft(source, written))
+            except WriteCollected as collected:
+                log.warning("merge.again", merge=asked.id, why=collected.message)
 
+
+def _place(asked: Merge, files: Sequence[FileEntry]) -> Written:
+    package_id, actor = new_id("pkg"), account_actor(asked.account_id)
+    return Written(package_id, package_prefix(actor, asked.group_name, package_id), files)
+
+
+async def _publish(context: Context, asked: Merge, draft: PackageDraft) -> None:
     async def publish(db: AsyncSession) -> None:
         row = await db.get_one(Merge, asked.id)
-        if not row.is_final:  # by a commit whose answer was lost
+        if not row.is_final:  # by a commit whose answer was lost, or by another worker
             package = await _register(db, asked, draft)
             merges.complete(row, version_ref=str(PackageRef(asked.group_name, package.version)))
 
     await context.change(publish)
-
-
-async def _store(context: Context, prefix: str, folder: Path) -> tuple[FileEntry, ...]:
-    files = await asyncio.to_thread(describe, folder)
-    await upload(context.store, prefix, folder, files)
-    return tuple(files)
 
 
 async def _register(db: AsyncSession, asked: Merge, draft: PackageDraft) -> Package:
@@ -83,15 +87,13 @@ async def _register(db: AsyncSession, asked: Merge, draft: PackageDraft) -> Pack
     return await packages.register(db, actor, group_name=asked.group_name, draft=draft)
 
 
-def _draft(
-    source: Package, package_id: str, prefix: str, files: tuple[FileEntry, ...]
-) -> PackageDraft:
+def _draft(source: Package, written: Written) -> PackageDraft:
     """The merged version is its source in another form: same step, metrics and usage."""
     return PackageDraft(
-        id=package_id,
+        id=written.id,
         kind=PackageKind.merged,
-        prefix=prefix,
-        files=files,
+        prefix=written.prefix,
+        files=tuple(written.files),
         base_model=source.base_model,
         base_digest=source.base_digest,
         lora=source.lora,

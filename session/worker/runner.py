@@ -33,7 +33,7 @@ from session.operations.model import Operation, OperationStatus
 from session.operations.repository import LogRepository
 from session.sampling.repository import forget_weights
 from session.worker.context import Context, can_be_repaired, failure
-from session.worker.saving import SavePlan, Saver, id_after
+from session.worker.saving import SavePlan, Saver
 from session.worker.training import Outcome, Training
 
 T = TypeVar("T")
@@ -319,12 +319,11 @@ class SessionRunner:
             base=self._base,
             step=self._step,
             metrics=dict(metrics),
-            new_id=id_after(operation.id, prefix="wgt" if body.kind == "sampler" else "pkg"),
             ancestors=tuple(self._ancestors),
         )
         await self._saver.start(plan)
         if body.kind != "sampler":
-            self._ancestors.append(plan.new_id)
+            self._ancestors.append(operation.id)
 
     async def _settle(self, outcome: Outcome) -> None:
         """What an outcome, first or replayed, means for the saves after it."""

@@ -11,22 +11,26 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from exporters.merge import merge
+from registry.access.actor import Actor
 from registry.artifacts.manifest import FileEntry, describe
-from registry.artifacts.transfer import upload
+from registry.kit.ids import new_id
 from registry.packages import service as packages
-from registry.packages.model import Package, PackageKind
+from registry.packages import writes
+from registry.packages.errors import WriteCollected
+from registry.packages.model import Package, PackageKind, PackageWrite
 from registry.packages.service import PackageDraft, PackageRef
 from registry.usage import service as usage
 from session import wire
-from session.checkpoints import ADAPTER, MERGED, account_actor, discard, scratch, session_prefix
+from session.checkpoints import ADAPTER, MERGED, account_actor, discard, scratch, weights_prefix
 from session.engine.port import BaseRef
 from session.lifecycle.model import TrainingSession
 from session.lifecycle.repository import WorkerRepository
 from session.operations import service as operations
-from session.operations.model import OperationStatus
+from session.operations.model import Operation, OperationStatus
 from session.operations.repository import LogRepository
 from session.sampling.model import SamplerWeights
 from session.worker.context import Context, failure
+from session.worker.writing import Written, write
 
 log = structlog.get_logger()
 
@@ -44,14 +48,20 @@ class SavePlan:
     base: BaseRef
     step: int
     metrics: dict[str, float]
-    new_id: str
-    ancestors: tuple[str, ...]  # versions that it may descend from, nearest last
+    ancestors: tuple[str, ...]
+    """Versions that it may descend from, nearest last; those saved before it by their operation."""
 
     @property
-    def prefix(self) -> str:
+    def actor(self) -> Actor:
+        return account_actor(self.account_id)
+
+    def place(self) -> tuple[str, str]:
+        """A fresh id and its prefix: no two tries write to the same place."""
         if self.body.kind == "sampler":
-            return f"{session_prefix(self.account_id, self.session_id)}weights/{self.new_id}/"
-        return f"{self.account_id}/{self.group}/{self.new_id}/"
+            weights_id = new_id("wgt")
+            return weights_id, weights_prefix(self.account_id, self.session_id, weights_id)
+        package_id = new_id("pkg")
+        return package_id, packages.package_prefix(self.actor, self.group, package_id)
 
 
 class Saver:
@@ -60,7 +70,8 @@ class Saver:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._last: asyncio.Task[None] | None = None
-        self._failed: set[str] = set()
+        self._versions: dict[str, str | None] = {}
+        """What became of each save, by its operation."""
 
     async def start(self, plan: SavePlan) -> None:
         """Return when the weights are copied; the rest goes on beside training."""
@@ -89,60 +100,79 @@ class Saver:
     ) -> None:
         async with stack:
             try:
-                files = await self._write(plan, folder, written)
-                await _over(before)
-                await self._publish(plan, files)
+                files = await self._made(plan, folder, written)
+                await self._keep(plan, folder, files, before)
             except Exception as error:  # the worker's edge: reported and logged
                 log.warning("save.failed", operation=plan.operation_id, exc_info=error)
                 await _over(before)
-                if await self._report(plan, error):
-                    await discard(self._context.store, plan.prefix)
+                await self._report(plan, error)
         self._context.done.announce(plan.operation_id)
 
-    async def _write(
+    async def _made(
         self, plan: SavePlan, folder: Path, written: Awaitable[None]
     ) -> Sequence[FileEntry]:
         await written
         if plan.body.kind == "merged":
             base = await self._context.bases.readable(plan.base.name)
             await asyncio.to_thread(merge, base.path, folder / ADAPTER, folder / MERGED)
-        files = await asyncio.to_thread(describe, folder)
-        await upload(self._context.store, plan.prefix, folder, files)
-        return files
+        return await asyncio.to_thread(describe, folder)
 
-    async def _publish(self, plan: SavePlan, files: Sequence[FileEntry]) -> None:
-        async def publish(db: AsyncSession) -> None:
+    async def _keep(
+        self,
+        plan: SavePlan,
+        folder: Path,
+        files: Sequence[FileEntry],
+        before: asyncio.Task[None] | None,
+    ) -> None:
+        """Written again, elsewhere, if what was written was taken for left over."""
+        while True:
+            written = Written(*plan.place(), files)
+            try:
+                await write(self._context, written, folder, plan.actor, holder=plan.operation_id)
+                await _over(before)
+                return await self._publish(plan, written)
+            except WriteCollected as collected:
+                log.warning("save.again", operation=plan.operation_id, why=collected.message)
+
+    async def _publish(self, plan: SavePlan, written: Written) -> None:
+        async def publish(db: AsyncSession) -> str | None:
             session = await WorkerRepository(db).require(plan.session_id, lock=True)
             operation = await LogRepository(db, plan.session_id).require(plan.operation_id)
-            if operation.is_final:
-                return  # by a commit whose answer was lost
+            if operation.is_final:  # by a commit whose answer was lost, or by another worker
+                return await _saved(db, plan, operation)
             if plan.body.kind == "sampler":
-                db.add(_sampler_weights(plan, files))
-                result = wire.Result(weights=plan.new_id)
+                await writes.publish(db, plan.actor, written.id)
+                db.add(_sampler_weights(plan, written))
+                version, result = None, wire.Result(weights=written.id)
             else:
-                # Those before it are settled by now, so the nearest that did not fail is there.
-                known = (a for a in reversed(plan.ancestors) if a not in self._failed)
-                package = await _register(db, session, plan, files, parent_id=next(known, None))
+                package = await _register(db, session, plan, written, parent_id=self._parent(plan))
+                version = package.id
                 result = wire.Result(version=str(PackageRef(plan.group, package.version)))
             await operations.complete(db, session, operation, result, counts={})
+            return version
 
-        await self._context.change(publish)
+        self._versions[plan.operation_id] = await self._context.change(publish)
 
-    async def _report(self, plan: SavePlan, error: Exception) -> bool:
-        """False where another worker, which took the session over, has ended this save."""
+    def _parent(self, plan: SavePlan) -> str | None:
+        """Those before it are settled by now, so the nearest that did not fail is there."""
+        line = (self._versions.get(each, each) for each in reversed(plan.ancestors))
+        return next((each for each in line if each is not None), None)
+
+    async def _report(self, plan: SavePlan, error: Exception) -> None:
+        """Unless another worker, which took the session over, has ended this save."""
         why = failure(error)
 
-        async def report(db: AsyncSession) -> bool:
+        async def report(db: AsyncSession) -> tuple[str | None, Sequence[PackageWrite]]:
             operation = await LogRepository(db, plan.session_id).require(plan.operation_id)
             if operation.status == OperationStatus.completed:
-                return False
+                return await _saved(db, plan, operation), ()
             operations.fail(operation, why)
-            return True
+            return None, await writes.give_up(db, plan.actor, plan.operation_id)
 
-        is_failed = await self._context.change(report)
-        if is_failed:
-            self._failed.add(plan.new_id)
-        return is_failed
+        found, left_over = await self._context.change(report)
+        self._versions[plan.operation_id] = found
+        for each in left_over:
+            await discard(self._context.store, each.prefix)
 
 
 async def _over(before: asyncio.Task[None] | None) -> None:
@@ -151,13 +181,21 @@ async def _over(before: asyncio.Task[None] | None) -> None:
         await asyncio.wait((before,))
 
 
-def _sampler_weights(plan: SavePlan, files: Sequence[FileEntry]) -> SamplerWeights:
+async def _saved(db: AsyncSession, plan: SavePlan, operation: Operation) -> str | None:
+    """The version that the operation ended with, if it did with one."""
+    found = wire.unpack(operation.result, wire.Result).version if operation.result else None
+    if found is None:
+        return None
+    return (await packages.require_version(db, plan.actor, PackageRef.parse(found))).id
+
+
+def _sampler_weights(plan: SavePlan, written: Written) -> SamplerWeights:
     return SamplerWeights(
-        id=plan.new_id,
+        id=written.id,
         account_id=plan.account_id,
         session_id=plan.session_id,
-        prefix=plan.prefix,
-        files=[{"path": f.path, "size": f.size, "sha256": f.sha256} for f in files],
+        prefix=written.prefix,
+        files=[{"path": f.path, "size": f.size, "sha256": f.sha256} for f in written.files],
         step=plan.step,
     )
 
@@ -166,17 +204,16 @@ async def _register(
     db: AsyncSession,
     session: TrainingSession,
     plan: SavePlan,
-    files: Sequence[FileEntry],
+    written: Written,
     *,
     parent_id: str | None,
 ) -> Package:
-    actor = account_actor(plan.account_id)
-    totals = await usage.totals(db, actor, session_id=session.id)
+    totals = await usage.totals(db, plan.actor, session_id=session.id)
     draft = PackageDraft(
-        id=plan.new_id,
+        id=written.id,
         kind=PackageKind(plan.body.kind),
-        prefix=plan.prefix,
-        files=tuple(files),
+        prefix=written.prefix,
+        files=tuple(written.files),
         base_model=plan.base.name,
         base_digest=plan.base.digest,
         lora=session.lora,
@@ -189,9 +226,4 @@ async def _register(
         user_metadata=plan.body.metadata,
         usage={category.value: tokens for category, tokens in totals.items()},
     )
-    return await packages.register(db, actor, group_name=plan.group, draft=draft)
-
-
-def id_after(asked_id: str, *, prefix: str = "pkg") -> str:
-    """The id of what was asked for: a save done again writes over the files of the first try."""
-    return f"{prefix}_{asked_id.partition('_')[2]}"
+    return await packages.register(db, plan.actor, group_name=plan.group, draft=draft)

@@ -11,11 +11,15 @@ from typing import Any
 import httpx
 import pytest
 from safetensors import SafetensorError
+from sqlalchemy import update
 from structlog.testing import capture_logs
 
 from registry.artifacts.errors import StoreRefused, StoreUnavailable
 from registry.artifacts.local import LocalBlobStore
 from registry.kit import migrate
+from registry.kit.clock import now
+from registry.kit.db import Database
+from registry.packages.model import PackageWrite
 from registry.settings import Settings
 from session.cli.installation import migrations
 from session.cli.root import main
@@ -361,14 +365,38 @@ async def test_a_save_that_cannot_be_published_is_refused_before_anything_is_wri
     assert refused in (await do(client, 1, {**SAVE, **what}))["error"]["message"]
 
 
-async def test_a_save_lies_where_its_operation_says(
-    service: Hosted, client: httpx.AsyncClient
+class Swept(LocalBlobStore):
+    """While the first file goes up, somebody takes what is being written for left over."""
+
+    def __init__(self, root: Path, database: Database) -> None:
+        super().__init__(root)
+        self._database = database
+        self.swept: list[str] = []
+
+    async def put_file(self, key: str, path: Path, **options: Any) -> None:
+        await super().put_file(key, path, **options)
+        if not self.swept:
+            async with self._database.begin() as db:
+                marked = update(PackageWrite).values(collected_at=now())
+                self.swept += await db.scalars(marked.returning(PackageWrite.id))
+
+
+async def test_a_save_that_was_taken_for_left_over_is_written_again(
+    service: Hosted, client: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """So that one that is done again by a later worker leaves nothing of the first try."""
-    operation = await submit(client, 1, SAVE)
-    await ended(client, operation)
-    keys = await service.store.keys("")
-    assert {key.split("/")[2] for key in keys} == {operation.replace("op_", "pkg_")}
+    await service.worker.close()
+    store = Swept(tmp_path / "home" / "objects", service.database)
+    context = Context("wrk_2", service.database, store, FakeEngine(), tmp_path / "scratch")
+    worker = Worker(context)
+    await worker.start(address="http://127.0.0.1:1", secret="hush")
+    saves = [await submit(client, number, SAVE) for number in (1, 2)]
+    first, second = [(await ended(client, save))["result"]["version"] for save in saves]
+    assert (first, second) == ("g1@1", "g1@2")
+    assert (await client.post("/v1/groups/g1/versions/1/verify")).json()["intact"]
+    shown = (await client.get("/v1/groups/g1/versions/2")).json()
+    assert shown["parent"] == "g1@1"
+    assert store.swept
+    await worker.close()
 
 
 def test_a_disk_that_is_full_is_said_whoever_found_out() -> None:

@@ -17,7 +17,7 @@ from registry.packages.errors import AliasMoved, VersionMoved
 from registry.packages.model import Approval, Package, PackageKind, PackageTag
 from registry.packages.ref import PackageRef
 from registry.packages.repository import Wanted
-from support.packages import LORA, a_draft, a_version, an_actor
+from support.packages import LORA, a_draft, a_version, an_actor, published
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 
@@ -89,8 +89,7 @@ async def test_parallel_registrations_get_distinct_consecutive_numbers(
 ) -> None:
     async def one() -> int:
         async with database.begin() as db:
-            draft = a_draft(actor, "demo")
-            return (await service.register(db, actor, group_name="demo", draft=draft)).version
+            return (await published(db, actor, "demo", a_draft(actor, "demo"))).version
 
     assert sorted(await asyncio.gather(*(one() for _ in range(64)))) == list(range(3, 67))
 

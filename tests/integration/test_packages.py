@@ -10,7 +10,7 @@ from registry.kit.db import Database
 from registry.packages import service
 from registry.packages.model import Package, PackageFile, PackageKind
 from registry.packages.repository import Wanted
-from support.packages import a_draft, a_version, an_actor
+from support.packages import a_draft, a_version, an_actor, published
 
 
 async def test_parallel_registrations_get_distinct_consecutive_numbers(database: Database) -> None:
@@ -20,8 +20,7 @@ async def test_parallel_registrations_get_distinct_consecutive_numbers(database:
 
     async def one() -> int:
         async with database.begin() as db:
-            draft = a_draft(actor, "busy")
-            return (await service.register(db, actor, group_name="busy", draft=draft)).version
+            return (await published(db, actor, "busy", a_draft(actor, "busy"))).version
 
     assert sorted(await asyncio.gather(*(one() for _ in range(32)))) == list(range(1, 33))
 

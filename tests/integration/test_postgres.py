@@ -19,7 +19,7 @@ from registry.packages import service as packages
 from registry.settings import Settings
 from session.resources import open_database
 from support.hosted import Hosted, hosted
-from support.packages import a_draft, an_actor
+from support.packages import a_draft, an_actor, published
 from support.service import modelyard, serving
 from support.training import batch, connect, get, prompt, step
 
@@ -74,8 +74,7 @@ async def test_32_parallel_registrations_get_consecutive_numbers(database: Datab
 
     async def one() -> int:
         async with database.begin() as db:
-            draft = a_draft(actor, "busy")
-            return (await packages.register(db, actor, group_name="busy", draft=draft)).version
+            return (await published(db, actor, "busy", a_draft(actor, "busy"))).version
 
     assert sorted(await asyncio.gather(*(one() for _ in range(32)))) == list(range(1, 33))
 

@@ -13,6 +13,7 @@ from registry.artifacts.memory import MemoryBlobStore
 from registry.kit.ids import new_id
 from registry.packages import service as packages
 from registry.packages.model import ADAPTER, MERGED, STATE, Package, PackageDraft, PackageKind
+from support.packages import published
 
 MODEL = {"config.json": b"{}", "model.safetensors": b"weights"}
 
@@ -52,7 +53,7 @@ async def publish(
         base_digest="sha256:0",
         lora={},
     )
-    return await packages.register(db, actor, group_name="facts", draft=draft)
+    return await published(db, actor, "facts", draft)
 
 
 def directory_of(path: Path) -> dict[str, bytes]:

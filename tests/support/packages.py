@@ -9,7 +9,7 @@ from registry.access import service as access
 from registry.access.actor import Actor, Role
 from registry.artifacts.manifest import FileEntry
 from registry.kit.ids import new_id
-from registry.packages import service
+from registry.packages import service, writes
 from registry.packages.model import Package, PackageDraft, PackageKind
 
 LORA: Mapping[str, Any] = {"rank": 4, "alpha": 8.0, "targets": ["q_proj"], "seed": 1}
@@ -46,4 +46,11 @@ async def a_version(
 ) -> Package:
     await service.ensure_group(db, actor, group)
     draft = a_draft(actor, group, kind, **changes)
+    return await published(db, actor, group, draft)
+
+
+async def published(db: AsyncSession, actor: Actor, group: str, draft: PackageDraft) -> Package:
+    """Announced and registered at once, as nothing is written in between."""
+    paths = [file.path for file in draft.files]
+    await writes.begin(db, actor, draft.id, prefix=draft.prefix, paths=paths)
     return await service.register(db, actor, group_name=group, draft=draft)

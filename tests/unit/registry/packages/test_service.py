@@ -17,7 +17,7 @@ from registry.packages.errors import (
 )
 from registry.packages.model import Approval, PackageFile, PackageKind
 from registry.packages.ref import PackageRef
-from support.packages import a_draft, a_version, an_actor
+from support.packages import a_draft, a_version, an_actor, published
 
 ADAPTER_FILE = FileEntry("checkpoints/hf/a.json", 2, "ab" * 32)
 
@@ -82,7 +82,7 @@ async def test_the_same_package_is_published_once(db: AsyncSession) -> None:
     actor = await an_actor(db)
     draft = a_draft(actor, "demo")
     await service.ensure_group(db, actor, "demo")
-    await service.register(db, actor, group_name="demo", draft=draft)
+    await published(db, actor, "demo", draft)
     db.expunge_all()
     with pytest.raises(AlreadyRegistered, match=draft.id):
         await service.register(db, actor, group_name="demo", draft=draft)
@@ -132,7 +132,7 @@ async def _change(db: AsyncSession, row: object, **values: object) -> None:
         ({"files": [ADAPTER_FILE, ADAPTER_FILE]}, "twice"),
         ({"files": [ADAPTER_FILE, FileEntry("state/x", 1, "00")]}, "'state/x' is no part"),
         ({"kind": PackageKind.merged, "files": [ADAPTER_FILE]}, "needs checkpoints/hf_merged/"),
-        ({"prefix": "somewhere/else/"}, "prefix: is 'somewhere/else/'"),
+        ({"prefix": "somewhere/else/"}, "prefix: 'somewhere/else/'"),
     ],
 )
 async def test_a_bad_draft_is_refused_by_field(
