@@ -11,11 +11,14 @@ from fastapi_offline import FastAPIOffline
 import registry.api.deployments
 import registry.api.rest
 from registry.api.auth import require_permissions
+from registry.api.openapi import describe
 from registry.kit.rest import BodyLimit, HeadAsGet, add_error_handlers
 from registry.kit.stopping import AnswersWhenStopping
 from registry.settings import Settings
 from session.api import openai, rest
+from session.api.openai_errors import ERROR_FORM
 from session.api.sampler import ServiceSampler
+from session.api.wire_shapes import SHAPES
 from session.resources import open_database, open_store
 from session.worker.channel import WorkerChannel
 
@@ -56,4 +59,5 @@ def create_app(settings: Settings, *, stopping: asyncio.Event | None = None) -> 
         return {"status": "ok"}
 
     require_permissions(app)
+    describe(app, wires=(ERROR_FORM,), shapes=SHAPES)
     return app

@@ -1,6 +1,6 @@
 """Who is asking, on every route: a route that does not say who may call it does not start."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Request
@@ -39,7 +39,7 @@ def _at_least(role: Role) -> Callable[..., Awaitable[Actor]]:
 
 
 _viewer, _member, _admin = map(_at_least, Role)
-_PERMISSIONS = frozenset((_viewer, _member, _admin))
+_PERMISSIONS: Mapping[object, Role] = dict(zip((_viewer, _member, _admin), Role, strict=True))
 
 Viewer = Annotated[Actor, Depends(_viewer)]
 Member = Annotated[Actor, Depends(_member)]
@@ -55,14 +55,28 @@ def require_permissions(app: FastAPI) -> None:
     unguarded = sorted(
         str(route.path)
         for route in iter_route_contexts(app.routes)
-        if route.path not in PUBLIC and not _is_guarded(getattr(route, "dependant", None))
+        if route.path not in PUBLIC and _role(getattr(route, "dependant", None)) is None
     )
     if unguarded:
         raise UnguardedRoutes(f"no Viewer, Member or Admin on: {', '.join(unguarded)}")
 
 
-def _is_guarded(dependant: Dependant | None) -> bool:
-    return dependant is not None and any(call in _PERMISSIONS for call in _calls(dependant))
+def permissions(app: FastAPI) -> dict[tuple[str, str], Role]:
+    """The least role for each method and path of the OpenAPI document: the one table of them."""
+    return {
+        (method, str(route.path_format)): role
+        for route in iter_route_contexts(app.routes)
+        if (role := _role(getattr(route, "dependant", None))) is not None
+        for method in route.methods or ()
+    }
+
+
+def _role(dependant: Dependant | None) -> Role | None:
+    """Of several on one route, the largest is what it takes."""
+    if dependant is None:
+        return None
+    found = {_PERMISSIONS[call] for call in _calls(dependant) if call in _PERMISSIONS}
+    return next((role for role in reversed(Role) if role in found), None)
 
 
 def _calls(dependant: Dependant) -> Iterator[object]:

@@ -1,6 +1,7 @@
 """Bytes over REST: compared with their digest, which is also their ETag."""
 
 from pathlib import PurePosixPath
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
@@ -8,6 +9,19 @@ from fastapi.responses import Response, StreamingResponse
 from registry.artifacts.manifest import FileEntry
 from registry.artifacts.store import BlobStore
 from registry.artifacts.transfer import verified_stream
+
+BYTES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The bytes, as a file to save; the ETag is their SHA-256.",
+        "content": {
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            "application/json": {"schema": {}},
+            "text/plain": {"schema": {"type": "string"}},
+        },
+    },
+    304: {"description": "If-None-Match names these bytes already."},
+}
+"""What a route that answers a file says of its answers."""
 
 _TYPES = {".json": "application/json", ".txt": "text/plain", ".jinja": "text/plain"}
 

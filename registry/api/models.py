@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from registry.api.auth import Viewer
-from registry.api.downloads import content_headers, not_modified
+from registry.api.downloads import BYTES, content_headers, not_modified
 from registry.api.schemas import List, Model, TokenizerFiles
 from registry.kit.rest import ReadDb
 from registry.models import service
@@ -25,7 +25,7 @@ async def list_tokenizer_files(actor: Viewer, db: ReadDb, name: str) -> Tokenize
     return TokenizerFiles(files=[file["path"] for file in service.tokenizer_files(model)])
 
 
-@router.get("/{name:path}/tokenizer/{file:path}", response_class=Response)
+@router.get("/{name:path}/tokenizer/{file:path}", response_class=Response, responses=BYTES)
 async def download_tokenizer_file(
     actor: Viewer, db: ReadDb, request: Request, name: str, file: str
 ) -> Response:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from registry.api.auth import Member, Viewer
-from registry.api.downloads import download, not_modified
+from registry.api.downloads import BYTES, download, not_modified
 from registry.api.moments import Asked
 from registry.api.preconditions import Expected, etag
 from registry.api.schemas import Cursor, File, GroupView, Limit, List, Listing, NewGroup, Version
@@ -145,7 +145,9 @@ async def list_files(actor: Viewer, db: ReadDb, group: str, version: Place) -> L
     return List(data=[File.of(file) for file in await service.files(db, package)])
 
 
-@router.get("/{group}/versions/{version}/files/{path:path}", response_class=Response)
+@router.get(
+    "/{group}/versions/{version}/files/{path:path}", response_class=Response, responses=BYTES
+)
 async def download_file(
     request: Request, actor: Viewer, group: str, version: Place, path: str
 ) -> Response:

@@ -9,6 +9,7 @@ import structlog
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel, ConfigDict, model_validator
 from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.datastructures import Headers
@@ -142,7 +143,20 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
         (kind for kind, status in STATUS.items() if status == error.status_code), Kind.malformed
     )
     detail = f"{error.detail}: {request.method} {request.url.path}"
-    return problem(error.status_code, "HttpError", detail, kind=kind, headers=error.headers)
+    headers = _allowed(request) if error.status_code == 405 else error.headers
+    return problem(error.status_code, "HttpError", detail, kind=kind, headers=headers)
+
+
+def _allowed(request: Request) -> dict[str, str]:
+    """Of every route with this path: the router itself tells only what the first one takes."""
+    routes = [each for each in iter_route_contexts(request.app.routes) if each.methods]
+    found = {
+        method
+        for route in routes
+        if route.path_regex.match(request.url.path)
+        for method in route.methods or ()
+    }
+    return {"Allow": ", ".join(sorted(found | ({"HEAD"} if "GET" in found else set())))}
 
 
 async def _database_away(request: Request, error: Exception) -> JSONResponse:

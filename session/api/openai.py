@@ -86,12 +86,23 @@ async def _lend(_: FastAPI) -> AsyncIterator[_Lent]:
 router = APIRouter(prefix="/openai/v1", tags=["OpenAI"], route_class=OpenAIRoute, lifespan=_lend)
 
 
-@router.post("/chat/completions", response_class=Response)
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "As OpenAI's; with `stream`, events of its chunks.",
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            "text/event-stream": {"schema": {"type": "string"}},
+        },
+    }
+}
+
+
+@router.post("/chat/completions", response_class=Response, responses=_ANSWERS)
 async def chat_completions(http: Request, actor: Member, body: ChatRequest) -> Response:
     return await _complete(http, actor, body, path="chat/completions")
 
 
-@router.post("/completions", response_class=Response)
+@router.post("/completions", response_class=Response, responses=_ANSWERS)
 async def completions(http: Request, actor: Member, body: TextRequest) -> Response:
     return await _complete(http, actor, body, path="completions")
 

@@ -7,8 +7,10 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from registry.api.openapi import ErrorForm
 from registry.kit.db import AWAY
 from registry.kit.errors import Kind, ServiceError
 from registry.kit.rest import database_away, unexpected
@@ -31,6 +33,27 @@ _CODES: Mapping[Kind, str] = {
     Kind.unauthenticated: "invalid_api_key",
     Kind.not_found: "model_not_found",
 }
+
+
+class OpenAIFault(BaseModel):
+    message: str
+    type: str = Field(examples=["not_found_error"])
+    param: str | None
+    code: str | None = Field(examples=["model_not_found"])
+
+
+class OpenAIError(BaseModel):
+    """An error as OpenAI's clients read it."""
+
+    error: OpenAIFault
+
+
+ERROR_FORM = ErrorForm(
+    prefix="/openai/",
+    media="application/json",
+    schema=OpenAIError,
+    statuses={kind: status for kind, (status, _) in STATUS.items()},
+)
 
 
 class InvalidRequest(ServiceError):

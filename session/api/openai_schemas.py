@@ -167,6 +167,14 @@ class ChatMessage(BaseModel):
 
 
 class ChatRequest(Completion):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"model": "workshop", "messages": [{"role": "user", "content": "When is it open?"}]}
+            ]
+        }
+    )
+
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
@@ -194,6 +202,12 @@ class ChatRequest(Completion):
 
 
 class TextRequest(Completion):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"model": "workshop", "prompt": "The yard opens at", "max_tokens": 16}]
+        }
+    )
+
     prompt: str | list[Annotated[int, Field(ge=0, lt=2**31)]]
     best_of: int | None = None
     logprobs: int | None = Field(None, ge=0)

@@ -1,6 +1,6 @@
 """Our REST for sessions, operations, samples and merges. Translation only."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Body, Query, Request, Response
@@ -21,6 +21,7 @@ from session.api.schemas import (
     StepMetrics,
 )
 from session.api.waiting import operation_once_ended, until
+from session.api.wire_shapes import exchange
 from session.lifecycle import service as lifecycle
 from session.lifecycle.model import Status
 from session.merges import service as merges
@@ -29,13 +30,6 @@ from session.worker.channel import WorkerChannel
 
 router = APIRouter(prefix="/v1")
 Wait = Annotated[float, Query(ge=0, le=25, description="seconds to hold the answer for news")]
-_SUBMISSION: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "description": "One versioned form, as MessagePack or JSON: see docs/rest.md",
-        "content": {wire.MEDIA: {}, "application/json": {"schema": {"type": "object"}}},
-    }
-}
 
 
 @router.post("/sessions", status_code=201, tags=["sessions"])
@@ -112,7 +106,7 @@ async def log_metrics(db: Db, actor: Member, name: str, body: StepMetrics) -> No
     "/sessions/{name}/operations",
     status_code=202,
     tags=["operations"],
-    openapi_extra=_SUBMISSION,
+    openapi_extra=exchange(taken=wire.Submission, answered=wire.Operation, status=202),
 )
 async def submit(request: Request, actor: Member, name: str) -> Response:
     """Stored before it is acknowledged; run in the order of its number."""
@@ -140,7 +134,11 @@ async def submit(request: Request, actor: Member, name: str) -> Response:
     return answer(request, operations.as_wire(accepted), status=202)
 
 
-@router.get("/operations/{operation_id}", tags=["operations"])
+@router.get(
+    "/operations/{operation_id}",
+    tags=["operations"],
+    openapi_extra=exchange(answered=wire.Operation, status=200),
+)
 async def show_operation(
     request: Request, actor: Viewer, operation_id: str, wait: Wait = 0
 ) -> Response:
@@ -150,7 +148,11 @@ async def show_operation(
     return answer(request, operations.as_wire(found))
 
 
-@router.post("/samples", tags=["sampling"], openapi_extra=_SUBMISSION)
+@router.post(
+    "/samples",
+    tags=["sampling"],
+    openapi_extra=exchange(taken=wire.Sampling, answered=wire.Samples, status=200),
+)
 async def sample(request: Request, actor: Member) -> Response:
     """Held until all samples are there. The same token again gives the same answer."""
     state = request.app.state

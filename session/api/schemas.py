@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from registry.kit.rest import Form
 from session.lifecycle.model import TrainingSession
@@ -25,6 +25,14 @@ class LoraIn(Form):
 
 
 class SessionIn(Form):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"base_model": "smollm2-135m-instruct", "group": "facts", "lora": {"rank": 16}}
+            ]
+        }
+    )
+
     base_model: str | None = Field(None, description="may be absent with from_version")
     name: str | None = None
     group: str | None = Field(None, description="made if it does not exist; 'default' if absent")

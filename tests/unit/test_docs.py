@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import typer
+from fastapi import FastAPI
 from pydantic import BaseModel
 
 import modelyard
+from registry.api.auth import permissions
 from registry.kit.errors import Kind
 from registry.settings import Settings
 from session.app import create_app
@@ -33,7 +35,7 @@ def test_cli_md_has_every_command_and_no_other() -> None:
 
 
 def test_rest_md_has_every_route_and_no_other(tmp_path: Path) -> None:
-    paths = create_app(Settings(home=tmp_path)).openapi()["paths"]
+    paths = _app(tmp_path).openapi()["paths"]
     routes = {
         f"{method.upper()} {path.replace(':path}', '}')}"
         for path, methods in paths.items()
@@ -41,6 +43,16 @@ def test_rest_md_has_every_route_and_no_other(tmp_path: Path) -> None:
     }
     documented = set(re.findall(r"`((?:GET|POST|PUT|PATCH|DELETE) /\S+)`", _page("rest.md")))
     assert documented == routes
+
+
+def test_permissions_md_has_the_role_of_every_route(tmp_path: Path) -> None:
+    documented = re.findall(
+        r"^\| `(\w+) (/\S+)` \| (\w+) \|", _page("permissions.md"), re.MULTILINE
+    )
+    roles = {
+        (method, path): str(role) for (method, path), role in permissions(_app(tmp_path)).items()
+    }
+    assert {(method, path): role for method, path, role in documented} == roles
 
 
 def test_rest_md_has_every_kind_of_error() -> None:
@@ -82,6 +94,10 @@ def test_every_link_within_the_documentation_leads_somewhere(page: Path) -> None
         if not _leads_somewhere(page, target, heading)
     ]
     assert broken == []
+
+
+def _app(home: Path) -> FastAPI:
+    return create_app(Settings(home=home))
 
 
 def _page(name: str) -> str:

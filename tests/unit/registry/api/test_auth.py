@@ -2,7 +2,14 @@ import pytest
 from fastapi import APIRouter, Depends, FastAPI
 from starlette.routing import Mount, Route
 
-from registry.api.auth import Admin, Member, UnguardedRoutes, Viewer, require_permissions
+from registry.api.auth import (
+    Admin,
+    Member,
+    UnguardedRoutes,
+    Viewer,
+    permissions,
+    require_permissions,
+)
 
 
 async def guarded(actor: Viewer) -> None: ...
@@ -62,3 +69,14 @@ def test_a_permission_on_the_router_covers_its_routes() -> None:
     router.get("/a")(bare)
     app.include_router(router)
     require_permissions(app)
+
+
+def test_of_two_permissions_on_one_route_the_larger_is_needed() -> None:
+    router, app = APIRouter(dependencies=[Depends(guarded)]), FastAPI()
+
+    @router.get("/a/{path:path}")
+    async def admin(actor: Admin, path: str) -> None: ...
+
+    router.post("/b")(bare)
+    app.include_router(router, prefix="/v1")
+    assert permissions(app) == {("GET", "/v1/a/{path}"): "admin", ("POST", "/v1/b"): "viewer"}

@@ -30,6 +30,12 @@ def application() -> FastAPI:
     async def wish(body: Wish) -> Wish:
         return body
 
+    @app.post("/only-posted")
+    async def only_posted() -> None: ...
+
+    @app.get("/wish")
+    async def wishes() -> None: ...
+
     @app.get("/failed")
     async def failed(reason: str) -> None:
         if reason == "bug":
@@ -115,4 +121,9 @@ async def test_head_has_the_headers_of_get_and_no_body(client: httpx.AsyncClient
     assert ended.count("whole") == 1  # the file is not read for HEAD
     missing = await client.head("/missing")
     assert (missing.status_code, missing.content) == (404, b"")
-    assert (await client.head("/wish")).status_code == 405
+    assert (await client.head("/only-posted")).status_code == 405
+
+
+async def test_a_method_that_is_not_allowed_is_told_all_that_are(client: httpx.AsyncClient) -> None:
+    answer = await client.delete("/wish")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
