@@ -114,7 +114,10 @@ async def ensure_admin(db: AsyncSession) -> str | None:
     """On a database without accounts: a first one, and the secret of its admin token."""
     if await AccessRepository(db).has_accounts():
         return None
-    account = await create_account(db, name="default")
+    try:
+        account = await create_account(db, name="default")
+    except AccountExists:  # another server that starts at this moment has just made it
+        return None
     _, secret = await create_token(db, account_id=account.id, name="first-admin", role=Role.admin)
     return secret
 

@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, DateTime, Dialect, MetaData, TypeDecorator, event
-from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
     AsyncSession,
@@ -16,10 +14,9 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import DeclarativeBase
 
-AWAY = (OperationalError, InterfaceError, PoolExhausted)
-"""What a database raises that is busy, restarting or gone: no fault of what was asked of it."""
+from registry.kit.trouble import trouble_told
 
-_READ_ONLY = "read_only"
+READ_ONLY = {"read_only": True}
 
 
 class Base(DeclarativeBase):
@@ -48,7 +45,10 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Database:
-    """The unit of work: all inside one `async with database.begin()` commits, or none does."""
+    """The unit of work: all inside one `async with database.begin()` commits, or none does.
+
+    Either raises DatabaseTrouble where the database is busy, gone or full.
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
@@ -64,15 +64,17 @@ class Database:
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncSession]:
-        async with self._sessions.begin() as db:
-            yield db
+        with trouble_told():
+            async with self._sessions.begin() as db:
+                yield db
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:
         """A snapshot to read from; takes no write lock and never commits."""
-        async with self._sessions() as db:
-            await db.connection(execution_options={_READ_ONLY: True})
-            yield db
+        with trouble_told():
+            async with self._sessions() as db:
+                await db.connection(execution_options=READ_ONLY)
+                yield db
 
     async def close(self) -> None:
         await self.engine.dispose()
@@ -85,12 +87,12 @@ def _tame_sqlite(engine: AsyncEngine, busy_timeout_s: int) -> None:
     def configure(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # SQLAlchemy, not the driver, says BEGIN
         cursor = connection.cursor()
-        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        wait = f"busy_timeout={busy_timeout_s * 1000}"  # the first: to turn WAL on takes a lock
+        for pragma in (wait, "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
             cursor.execute(f"PRAGMA {pragma}")
-        cursor.execute(f"PRAGMA busy_timeout={busy_timeout_s * 1000}")
         cursor.close()
 
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
-        reading = connection.get_execution_options().get(_READ_ONLY, False)
+        reading = connection.get_execution_options().get("read_only", False)
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

@@ -17,12 +17,14 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from registry.kit.db import Database
+from registry.kit.db import READ_ONLY, Database
 from registry.kit.errors import Kind, ServiceError
 
 VERSION_TABLE = "modelyard_schema"
 _ADVISORY_LOCK = 0x6D6F64656C796172  # any number will do that no other program is likely to use
 _RETRY_S = 0.1
+LOCK_TIMEOUT_S = 5
+"""How long a migration waits for a lock: on PostgreSQL every later query waits behind it."""
 
 
 class SchemaState(StrEnum):
@@ -82,7 +84,7 @@ class SchemaForeign(ServiceError):
 def connect(url: str) -> Database:
     """A database to migrate. SQLite rebuilds tables there, which live foreign keys would veto."""
     try:
-        database = Database.connect(url)
+        database = Database.connect(url, busy_timeout_s=LOCK_TIMEOUT_S)
     except (ArgumentError, ModuleNotFoundError) as error:
         raise DatabaseUnusable("named in the settings", str(error)) from None
     if database.engine.dialect.name == "sqlite":
@@ -95,6 +97,7 @@ async def status(url: str, migrations: Path) -> Schema:
     database = connect(url)
     try:
         async with database.engine.connect() as connection:
+            await connection.execution_options(**READ_ONLY)
             return await connection.run_sync(_schema, migrations)
     except DBAPIError as error:
         raise DatabaseUnusable(_where(url), _reason(error)) from None
@@ -180,9 +183,12 @@ async def _alone(url: str) -> AsyncIterator[None]:
     database = connect(url)
     try:
         async with database.engine.connect() as connection:
-            # Outside any transaction: an open one would hold up a migration that waits for all.
+            # Outside any transaction, and asking again rather than waiting in one statement: an
+            # index that is built beside writers waits for every statement that is under way.
             await connection.execution_options(isolation_level="AUTOCOMMIT")
-            await connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _ADVISORY_LOCK})
+            ask, key = text("SELECT pg_try_advisory_lock(:key)"), {"key": _ADVISORY_LOCK}
+            while not await connection.scalar(ask, key):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(_RETRY_S)
             yield
     finally:
         await database.close()

@@ -17,9 +17,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from registry.kit.db import AWAY, Database
+from registry.kit.db import Database
 from registry.kit.errors import Kind, ServiceError
 from registry.kit.text import NOT_UNICODE, broken_text, printable
+from registry.kit.trouble import DatabaseTrouble
 
 STATUS: Mapping[Kind, int] = {
     Kind.malformed: 400,
@@ -34,7 +35,6 @@ STATUS: Mapping[Kind, int] = {
     Kind.unavailable: 503,
     Kind.internal: 500,
 }
-_FULL = ("disk is full", "no space left on device")  # as SQLite and PostgreSQL say it
 log = structlog.get_logger()
 
 
@@ -159,18 +159,17 @@ def _allowed(request: Request) -> dict[str, str]:
     return {"Allow": ", ".join(sorted(found | ({"HEAD"} if "GET" in found else set())))}
 
 
-async def _database_away(request: Request, error: Exception) -> JSONResponse:
-    told = await database_away(request, error)
+async def _database_trouble(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, DatabaseTrouble)
+    told = await database_trouble(request, error)
     headers = {"Retry-After": "1"} if isinstance(told, DatabaseAway) else None
     return problem(503, type(told).__name__, told.message, kind=told.kind, headers=headers)
 
 
-async def database_away(request: Request, error: Exception) -> ServiceError:
-    """What a caller is told of an error in `AWAY`, which is logged."""
-    reason = str(error.__cause__ or error)
-    await _unless_it_fails(log.awarning("database.away", path=request.url.path, reason=reason))
-    is_full = any(words in reason.lower() for words in _FULL)
-    return StorageFull() if is_full else DatabaseAway()
+async def database_trouble(request: Request, error: DatabaseTrouble) -> ServiceError:
+    """What a caller is told of it; the log has the reason."""
+    await _unless_it_fails(log.awarning("database.away", path=request.url.path, reason=str(error)))
+    return StorageFull() if error.is_full else DatabaseAway()
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
@@ -244,6 +243,5 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(HTTPException, _http_error)
-    for away in AWAY:
-        app.add_exception_handler(away, _database_away)
+    app.add_exception_handler(DatabaseTrouble, _database_trouble)
     app.add_exception_handler(Exception, _unexpected)

@@ -11,10 +11,10 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from registry.api.openapi import ErrorForm
-from registry.kit.db import AWAY
 from registry.kit.errors import Kind, ServiceError
-from registry.kit.rest import database_away, unexpected
+from registry.kit.rest import database_trouble, unexpected
 from registry.kit.text import printable
+from registry.kit.trouble import DatabaseTrouble
 
 STATUS: Mapping[Kind, tuple[int, str]] = {
     Kind.malformed: (400, "invalid_request_error"),
@@ -125,8 +125,8 @@ class OpenAIRoute(APIRoute):
             except HTTPException as error:  # of the body: too large, or not readable
                 told = InvalidRequest("body", error.detail)
                 return JSONResponse(error_body(told), error.status_code)
-            except AWAY as error:
-                return error_answer(await database_away(request, error))
+            except DatabaseTrouble as error:
+                return error_answer(await database_trouble(request, error))
             except Exception as error:  # noqa: BLE001 - the edge, which logs it
                 return error_answer(await unexpected(request, error))
 

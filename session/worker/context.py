@@ -14,8 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.artifacts.errors import BlobNotFound, CorruptArtifact, StoreRefused
 from registry.artifacts.store import BlobStore
-from registry.kit.db import AWAY, Database
+from registry.kit.db import Database
 from registry.kit.errors import Kind, ServiceError
+from registry.kit.trouble import DatabaseTrouble
 from registry.models import service as models
 from session import wire
 from session.checkpoints import ADAPTER, Stored, on_disk
@@ -61,8 +62,8 @@ async def _outlasting(
         try:
             async with open_transaction() as db:
                 return await work(db)
-        except AWAY as error:
-            log.warning("database.away", reason=str(error.__cause__ or error), again_in_s=pause)
+        except DatabaseTrouble as error:
+            log.warning("database.away", reason=str(error), again_in_s=pause)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
 

@@ -84,7 +84,7 @@ async def test_of_many_decisions_on_one_state_one_is_made(database: Database, ac
     assert len(await targets(database, actor)) == 1
 
 
-async def test_parallel_registrations_get_distinct_consecutive_numbers(
+async def test_64_parallel_registrations_get_distinct_consecutive_numbers(
     database: Database, actor: Actor
 ) -> None:
     async def one() -> int:

@@ -10,19 +10,7 @@ from registry.kit.db import Database
 from registry.packages import service
 from registry.packages.model import Package, PackageFile, PackageKind
 from registry.packages.repository import Wanted
-from support.packages import a_draft, a_version, an_actor, published
-
-
-async def test_parallel_registrations_get_distinct_consecutive_numbers(database: Database) -> None:
-    async with database.begin() as db:
-        actor = await an_actor(db)
-        await service.ensure_group(db, actor, "busy")
-
-    async def one() -> int:
-        async with database.begin() as db:
-            return (await published(db, actor, "busy", a_draft(actor, "busy"))).version
-
-    assert sorted(await asyncio.gather(*(one() for _ in range(32)))) == list(range(1, 33))
+from support.packages import a_version, an_actor
 
 
 async def test_parallel_first_uses_make_one_group(database: Database) -> None:

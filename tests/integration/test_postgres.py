@@ -15,11 +15,9 @@ from sqlalchemy.exc import OperationalError
 
 from registry.kit import migrate
 from registry.kit.db import Base, Database
-from registry.packages import service as packages
 from registry.settings import Settings
 from session.resources import open_database
 from support.hosted import Hosted, hosted
-from support.packages import a_draft, an_actor, published
 from support.service import modelyard, serving
 from support.training import batch, connect, get, prompt, step
 
@@ -65,18 +63,6 @@ async def test_the_migrations_go_down_and_up_again(database: Database) -> None:
         assert await connection.run_sync(names) == {migrate.VERSION_TABLE}
         await connection.run_sync(upgrade)
         assert await connection.run_sync(names) == {*Base.metadata.tables, migrate.VERSION_TABLE}
-
-
-async def test_32_parallel_registrations_get_consecutive_numbers(database: Database) -> None:
-    async with database.begin() as db:
-        actor = await an_actor(db)
-        await packages.ensure_group(db, actor, "busy")
-
-    async def one() -> int:
-        async with database.begin() as db:
-            return (await published(db, actor, "busy", a_draft(actor, "busy"))).version
-
-    assert sorted(await asyncio.gather(*(one() for _ in range(32)))) == list(range(1, 33))
 
 
 # The service in this process, around an engine that computes nothing.

@@ -8,9 +8,9 @@ import pytest
 import structlog
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
-from sqlalchemy.exc import OperationalError
 
 from registry.kit.rest import Form, HeadAsGet, add_error_handlers
+from registry.kit.trouble import DatabaseTrouble
 
 
 class Wish(Form):
@@ -40,7 +40,7 @@ def application() -> FastAPI:
     async def failed(reason: str) -> None:
         if reason == "bug":
             raise ValueError(reason)
-        raise OperationalError("INSERT", {}, Exception(reason))
+        raise DatabaseTrouble(reason, is_full=reason == "full")
 
     @app.get("/file")
     async def file() -> StreamingResponse:
@@ -82,9 +82,8 @@ def _silent() -> Iterator[None]:
     ("reason", "status", "said"),
     [
         ("bug", 500, "unexpected error"),
-        ("database is locked", 503, "busy or not reachable"),
-        ("database or disk is full", 503, "storage is full"),
-        ("could not extend file: No space left on device", 503, "storage is full"),
+        ("locked", 503, "busy or not reachable"),
+        ("full", 503, "storage is full"),
     ],
 )
 async def test_an_error_is_answered_though_it_cannot_be_logged(

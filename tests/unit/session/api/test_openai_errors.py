@@ -1,9 +1,9 @@
 import httpx
 import pytest
 from fastapi import APIRouter, FastAPI
-from sqlalchemy.exc import OperationalError
 
 from registry.kit.errors import Kind
+from registry.kit.trouble import DatabaseTrouble
 from session.api.openai_errors import (
     STATUS,
     ContextExceeded,
@@ -43,8 +43,8 @@ def test_what_is_not_found_is_the_model() -> None:
     ("fault", "status", "said"),
     [
         (ValueError("a bug"), 500, "unexpected error; the server log has it"),
-        (OperationalError("", {}, Exception("database is locked")), 503, "busy or not reachable"),
-        (OperationalError("", {}, Exception("database or disk is full")), 503, "storage is full"),
+        (DatabaseTrouble("database is locked"), 503, "busy or not reachable"),
+        (DatabaseTrouble("disk is full", is_full=True), 503, "storage is full"),
     ],
 )
 async def test_faults_of_ours_have_openais_shape(fault: Exception, status: int, said: str) -> None:
