@@ -1,5 +1,8 @@
 """One engine, one declarative base, one way to open a transaction."""
 
+import asyncio
+import sqlite3
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -87,12 +90,27 @@ def _tame_sqlite(engine: AsyncEngine, busy_timeout_s: int) -> None:
     def configure(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # SQLAlchemy, not the driver, says BEGIN
         cursor = connection.cursor()
-        wait = f"busy_timeout={busy_timeout_s * 1000}"  # the first: to turn WAL on takes a lock
-        for pragma in (wait, "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        for pragma in (f"busy_timeout={busy_timeout_s * 1000}", "foreign_keys=ON"):
             cursor.execute(f"PRAGMA {pragma}")
+        _turn_wal_on(connection, cursor, busy_timeout_s)
+        cursor.execute("PRAGMA synchronous=NORMAL")
         cursor.close()
 
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
         reading = connection.get_execution_options().get("read_only", False)
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+def _turn_wal_on(connection: Any, cursor: Any, wait_s: int) -> None:
+    """Two that do so to one new file at the same time refuse each other without waiting."""
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+            connection.run_async(lambda _: asyncio.sleep(0.01))
+        else:
+            return
