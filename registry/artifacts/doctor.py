@@ -20,7 +20,8 @@ import httpx
 from registry.artifacts.bucket import Bucket
 from registry.artifacts.errors import StoreRefused, StoreUnavailable
 from registry.artifacts.local import LocalBlobStore
-from registry.artifacts.s3 import MIB, SMALLEST_PART, make_client, translated, trusted_bundle
+from registry.artifacts.parts import MIB, SMALLEST_PART
+from registry.artifacts.s3_client import make_client, translated, trusted_bundle
 from registry.kit.clock import now
 from registry.kit.errors import ServiceError
 

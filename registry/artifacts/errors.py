@@ -8,6 +8,22 @@ class BlobNotFound(ServiceError):
         super().__init__(f"the object store has no {key!r}")
 
 
+class MultipartNotFound(ServiceError):
+    """It was finished, aborted, or never begun."""
+
+    kind = Kind.not_found
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the object store has no such unfinished upload of {key!r}")
+
+
+class PartsRefused(ServiceError):
+    kind = Kind.invalid
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"the parts of {key!r} make no object: {reason}")
+
+
 class InvalidArtifactName(ServiceError):
     kind = Kind.invalid
 

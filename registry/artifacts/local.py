@@ -1,17 +1,26 @@
 """The embedded object store: a directory on this machine."""
 
 import asyncio
-import os
-import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 
-from registry.artifacts.errors import BlobNotFound, InvalidArtifactName
+from registry.artifacts.errors import BlobNotFound, InvalidArtifactName, MultipartNotFound
+from registry.artifacts.local_incoming import INCOMING, Incoming, copy_bytes, sync
 from registry.artifacts.names import validate_artifact_name
-from registry.artifacts.store import CHUNK, require_folder
+from registry.artifacts.parts import require_part_number
+from registry.artifacts.store import (
+    CHUNK,
+    LONGEST_URL_S,
+    Part,
+    Progress,
+    SignedUrl,
+    StoredObject,
+    Unfinished,
+    require_folder,
+)
 
-_INCOMING = ".incoming"
 _ATTEMPTS = 10
 
 
@@ -20,9 +29,10 @@ class LocalBlobStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._incoming = Incoming(root)
 
-    async def put_file(self, key: str, path: Path) -> None:
-        await asyncio.to_thread(self._put, key, lambda target: shutil.copyfile(path, target))
+    async def put_file(self, key: str, path: Path, *, progress: Progress | None = None) -> None:
+        await asyncio.to_thread(self._put, key, lambda target: copy_bytes(path, target, progress))
 
     async def put_bytes(self, key: str, data: bytes) -> None:
         await asyncio.to_thread(self._put, key, lambda target: target.write_bytes(data))
@@ -35,15 +45,19 @@ class LocalBlobStore:
             while data := await asyncio.to_thread(file.read, chunk):
                 yield data
 
-    async def fetch(self, key: str, path: Path) -> None:
-        await asyncio.to_thread(_copy, self._existing(key), path)
+    async def fetch(self, key: str, path: Path, *, progress: Progress | None = None) -> None:
+        await asyncio.to_thread(_copy, self._existing(key), path, progress)
 
     async def size(self, key: str) -> int | None:
         path = self._path(key)
         return path.stat().st_size if path.is_file() else None
 
     async def keys(self, prefix: str) -> list[str]:
-        return await asyncio.to_thread(self._keys, prefix)
+        return [found.key for found in await self.objects(prefix)]
+
+    async def objects(self, prefix: str) -> list[StoredObject]:
+        found = await asyncio.to_thread(lambda: list(self._objects(prefix)))
+        return sorted(found, key=lambda each: each.key)
 
     async def delete(self, key: str) -> None:
         await asyncio.to_thread(self._delete, key)
@@ -54,12 +68,42 @@ class LocalBlobStore:
             await self.delete(key)
         return len(keys)
 
+    async def signed_url(self, key: str, *, expires_s: int = LONGEST_URL_S) -> SignedUrl | None:
+        return None
+
+    async def begin_multipart(self, key: str) -> str:
+        self._path(key)
+        return await asyncio.to_thread(self._incoming.begin, key)
+
+    async def put_part(self, key: str, upload_id: str, number: int, data: bytes) -> Part:
+        require_part_number(key, number)
+        return await asyncio.to_thread(self._incoming.put_part, key, upload_id, number, data)
+
+    async def part_url(
+        self, key: str, upload_id: str, number: int, *, expires_s: int = LONGEST_URL_S
+    ) -> SignedUrl | None:
+        return None
+
+    async def parts(self, key: str, upload_id: str) -> list[Part]:
+        return await asyncio.to_thread(self._incoming.parts, key, upload_id)
+
+    async def finish_multipart(self, key: str, upload_id: str, parts: Sequence[Part]) -> None:
+        try:
+            await asyncio.to_thread(self._finish, key, upload_id, parts)
+        except MultipartNotFound:
+            if await self.size(key) != sum(part.size for part in parts):
+                raise
+
+    async def abort_multipart(self, key: str, upload_id: str) -> None:
+        await asyncio.to_thread(self._incoming.abort, key, upload_id)
+
+    async def unfinished(self, prefix: str) -> list[Unfinished]:
+        return await asyncio.to_thread(self._incoming.unfinished, prefix)
+
     def _path(self, key: str) -> Path:
         validate_artifact_name(key)
         path = self._root / key
-        if key.split("/")[0] == _INCOMING or not path.resolve().is_relative_to(
-            self._root.resolve()
-        ):
+        if key.split("/")[0] == INCOMING or not path.resolve().is_relative_to(self._root.resolve()):
             raise InvalidArtifactName(key, "leads out of the object store")
         return path
 
@@ -71,23 +115,29 @@ class LocalBlobStore:
 
     def _put(self, key: str, write: Callable[[Path], object]) -> None:
         target = self._path(key)
-        aside = self._root / _INCOMING / token_hex(16)
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with self._incoming.aside(key) as aside:
             write(aside)
-            _sync(aside)
             _install(aside, target)
-            _sync(target.parent)
-        finally:
-            aside.unlink(missing_ok=True)
 
-    def _keys(self, prefix: str) -> list[str]:
+    def _finish(self, key: str, upload_id: str, parts: Sequence[Part]) -> None:
+        target = self._path(key)
+        with self._incoming.joined(key, upload_id, parts) as aside:
+            _install(aside, target)
+
+    def _objects(self, prefix: str) -> Iterator[StoredObject]:
         below = prefix.rpartition("/")[0]
         folder = self._path(below) if below else self._root
-        files = (path for path in folder.rglob("*") if path.is_file())
-        found = (path.relative_to(self._root) for path in files)
-        keys = (path.as_posix() for path in found if path.parts[0] != _INCOMING)
-        return sorted(key for key in keys if key.startswith(prefix))
+        for path in folder.rglob("*"):
+            relative = path.relative_to(self._root)
+            if relative.parts[0] == INCOMING or not relative.as_posix().startswith(prefix):
+                continue
+            try:
+                found = path.stat()
+            except FileNotFoundError:  # deleted meanwhile
+                continue
+            if path.is_file():
+                modified = datetime.fromtimestamp(found.st_mtime, UTC)
+                yield StoredObject(relative.as_posix(), found.st_size, modified)
 
     def _delete(self, key: str) -> None:
         """Folders that are empty now go too: a prefix is gone with its last object."""
@@ -102,30 +152,22 @@ class LocalBlobStore:
 
 def _install(aside: Path, target: Path) -> None:
     """A delete nearby may take away the folder that was just made; then it is made again."""
+    sync(aside)
     for _ in range(_ATTEMPTS):
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             aside.replace(target)
         except FileNotFoundError:
             continue
-        return
+        return sync(target.parent)
     raise FileNotFoundError(target)
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path, progress: Progress | None) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.name[:200]}.{token_hex(8)}")
     try:
-        shutil.copyfile(source, aside)
+        copy_bytes(source, aside, progress)
         aside.replace(target)
     finally:
         aside.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    """To the disk, not only to the kernel: the row that names the object comes after it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

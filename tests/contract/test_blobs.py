@@ -4,15 +4,24 @@ import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from registry.artifacts.errors import BlobNotFound, InvalidArtifactName
+from registry.artifacts.errors import (
+    BlobNotFound,
+    InvalidArtifactName,
+    MultipartNotFound,
+    PartsRefused,
+)
 from registry.artifacts.local import LocalBlobStore
 from registry.artifacts.memory import MemoryBlobStore
+from registry.artifacts.parts import SMALLEST_PART
 from registry.artifacts.s3 import S3BlobStore
-from registry.artifacts.store import BlobStore
+from registry.artifacts.store import BlobStore, Part, Unfinished
+from registry.kit.clock import now
 from support.s3 import S3Server
 
 
@@ -140,3 +149,173 @@ async def test_a_failed_write_leaves_no_object_and_no_rest(tmp_path: Path) -> No
         await store.put_file("a/b", tmp_path / "missing")
     assert await store.keys("") == []
     assert [path for path in (tmp_path / "objects").rglob("*") if path.is_file()] == []
+
+
+async def test_progress_tells_of_every_byte(store: BlobStore, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(os.urandom(SMALLEST_PART * 2 + 1))
+    up: list[int] = []
+    down: list[int] = []
+    await store.put_file("a", tmp_path / "in", progress=up.append)
+    await store.fetch("a", tmp_path / "out", progress=down.append)
+    assert sum(up) == sum(down) == SMALLEST_PART * 2 + 1
+
+
+async def test_a_listing_says_size_and_time(store: BlobStore) -> None:
+    before = now()
+    await store.put_bytes("a/2", b"hello")
+    await store.put_bytes("a/1", b"")
+    await store.put_bytes("b", b"x")
+    found = await store.objects("a/")
+    assert [(each.key, each.size) for each in found] == [("a/1", 0), ("a/2", 5)]
+    for each in found:
+        assert abs(each.modified - before) < timedelta(minutes=1)
+
+
+async def test_parts_become_an_object_in_the_order_of_their_numbers(store: BlobStore) -> None:
+    first, second, last = os.urandom(SMALLEST_PART), os.urandom(SMALLEST_PART + 1), b"end"
+    upload = await store.begin_multipart("a/b")
+    parts = [
+        await store.put_part("a/b", upload, number, data)
+        for number, data in ((10_000, last), (7, second), (1, first))
+    ]
+    assert await store.size("a/b") is None
+    assert await store.parts("a/b", upload) == parts[::-1]
+    assert [part.size for part in parts[::-1]] == [SMALLEST_PART, SMALLEST_PART + 1, 3]
+    await store.finish_multipart("a/b", upload, parts[::-1])
+    assert await store.read("a/b") == first + second + last
+
+
+async def test_a_part_that_is_put_again_replaces_the_first(store: BlobStore) -> None:
+    upload = await store.begin_multipart("a")
+    old = await store.put_part("a", upload, 1, b"old")
+    new = await store.put_part("a", upload, 1, b"new")
+    assert await store.parts("a", upload) == [new]
+    with pytest.raises(PartsRefused):
+        await store.finish_multipart("a", upload, [old])
+    await store.finish_multipart("a", upload, [new])
+    assert await store.read("a") == b"new"
+
+
+async def test_finishing_again_is_success(store: BlobStore) -> None:
+    upload = await store.begin_multipart("a")
+    part = await store.put_part("a", upload, 1, b"hello")
+    await store.finish_multipart("a", upload, [part])
+    await store.finish_multipart("a", upload, [part])
+    assert await store.read("a") == b"hello"
+
+
+async def test_an_object_of_another_size_is_not_what_an_upload_made(store: BlobStore) -> None:
+    upload = await store.begin_multipart("a")
+    part = await store.put_part("a", upload, 1, b"hello")
+    await store.abort_multipart("a", upload)
+    await store.put_bytes("a", b"another")
+    with pytest.raises(MultipartNotFound, match="'a'"):
+        await store.finish_multipart("a", upload, [part])
+    assert await store.read("a") == b"another"
+
+
+async def test_an_aborted_upload_leaves_nothing(store: BlobStore) -> None:
+    upload = await store.begin_multipart("a")
+    part = await store.put_part("a", upload, 1, b"hello")
+    await store.abort_multipart("a", upload)
+    await store.abort_multipart("a", upload)
+    assert await store.keys("") == []
+    assert await store.unfinished("a") == []
+    with pytest.raises(MultipartNotFound):
+        await store.parts("a", upload)
+    with pytest.raises(MultipartNotFound):
+        await store.put_part("a", upload, 1, b"hello")
+    with pytest.raises(MultipartNotFound):
+        await store.finish_multipart("a", upload, [part])
+
+
+async def test_an_upload_belongs_to_its_key(store: BlobStore) -> None:
+    upload = await store.begin_multipart("a")
+    with pytest.raises(MultipartNotFound):
+        await store.put_part("b", upload, 1, b"x")
+    with pytest.raises(MultipartNotFound):
+        await store.parts("b", upload)
+    await store.abort_multipart("b", upload)
+    assert await store.parts("a", upload) == []
+
+
+async def test_only_the_last_part_may_be_small(store: BlobStore) -> None:
+    upload = await store.begin_multipart("a")
+    small = await store.put_part("a", upload, 1, bytes(SMALLEST_PART - 1))
+    last = await store.put_part("a", upload, 2, b"x")
+    with pytest.raises(PartsRefused):
+        await store.finish_multipart("a", upload, [small, last])
+    assert await store.size("a") is None
+    assert await store.parts("a", upload) == [small, last]
+
+
+@pytest.mark.parametrize("number", [-1, 0, 10_001])
+async def test_parts_are_numbered_from_1_to_10000(store: BlobStore, number: int) -> None:
+    upload = await store.begin_multipart("a")
+    with pytest.raises(PartsRefused, match=f"part {number} is not one of 1 to 10000"):
+        await store.put_part("a", upload, number, b"x")
+
+
+async def test_parts_that_are_not_there_make_no_object(store: BlobStore) -> None:
+    upload = await store.begin_multipart("a")
+    part = await store.put_part("a", upload, 2, b"x")
+    for wanted in ([], [Part(1, 1, part.etag), part], [part, replace(part, number=1)]):
+        with pytest.raises(PartsRefused):
+            await store.finish_multipart("a", upload, wanted)
+    assert await store.size("a") is None
+
+
+async def test_what_is_unfinished_is_listed_with_its_bytes(store: BlobStore) -> None:
+    before = now()
+    uploads = [await store.begin_multipart("a/b") for _ in range(2)]
+    await store.put_part("a/b", uploads[1], 1, b"hello")
+    await store.put_part("a/b", uploads[1], 2, b"!")
+    found = await store.unfinished("a/b")
+    assert {(each.key, each.upload_id, each.size) for each in found} == {
+        ("a/b", uploads[0], 0),
+        ("a/b", uploads[1], 6),
+    }
+    for each in found:
+        assert abs(each.started - before) < timedelta(minutes=1)
+    assert await store.keys("") == []
+    assert await store.objects("") == []
+
+
+async def test_two_that_finish_at_once_both_succeed(store: BlobStore) -> None:
+    data = os.urandom(SMALLEST_PART)
+    upload = await store.begin_multipart("a")
+    parts = [await store.put_part("a", upload, n, data) for n in (1, 2)]
+    await asyncio.gather(*(store.finish_multipart("a", upload, parts) for _ in range(4)))
+    assert await store.read("a") == data * 2
+    assert await store.unfinished("a") == []
+
+
+async def test_a_part_outlives_the_process_that_put_it(tmp_path: Path) -> None:
+    upload = await LocalBlobStore(tmp_path).begin_multipart("a")
+    part = await LocalBlobStore(tmp_path).put_part("a", upload, 1, b"hello")
+    assert await LocalBlobStore(tmp_path).parts("a", upload) == [part]
+    await LocalBlobStore(tmp_path).finish_multipart("a", upload, [part])
+    assert await LocalBlobStore(tmp_path).read("a") == b"hello"
+    assert list((tmp_path / ".incoming").iterdir()) == []
+
+
+@pytest.mark.parametrize("upload", ["", ".", "..", "../../a", "0" * 32])
+async def test_an_upload_id_never_leads_out(tmp_path: Path, upload: str) -> None:
+    (tmp_path / "key").write_text("a")
+    store = LocalBlobStore(tmp_path / "objects")
+    with pytest.raises(MultipartNotFound):
+        await store.put_part("a", upload, 1, b"x")
+    await store.abort_multipart("a", upload)
+    assert (tmp_path / "key").exists()
+
+
+async def test_what_a_killed_process_was_writing_is_unfinished(tmp_path: Path) -> None:
+    store = LocalBlobStore(tmp_path)
+    arrival = tmp_path / ".incoming" / ("ab" * 16)
+    arrival.mkdir(parents=True)
+    (arrival / "key").write_text("a/b")
+    (arrival / "data").write_bytes(b"half")
+    found = await store.unfinished("a/")
+    assert found == [Unfinished("a/b", "ab" * 16, found[0].started, 4)]
+    await store.abort_multipart("a/b", "ab" * 16)
+    assert not arrival.exists()

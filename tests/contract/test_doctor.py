@@ -11,7 +11,7 @@ import pytest
 
 from registry.artifacts.bucket import Bucket
 from registry.artifacts.doctor import Finding, Verdict, examine_bucket
-from registry.artifacts.s3 import make_client
+from registry.artifacts.s3_client import make_client
 from session.cli.root import main
 from support.faulty import Proxied, proxy, refuse_chunked, self_signed
 from support.s3 import S3Server

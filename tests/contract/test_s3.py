@@ -15,7 +15,9 @@ import httpx
 import pytest
 
 from registry.artifacts.errors import StoreRefused, StoreUnavailable
-from registry.artifacts.s3 import MIB, S3BlobStore, make_client
+from registry.artifacts.parts import MIB
+from registry.artifacts.s3 import S3BlobStore
+from registry.artifacts.s3_client import make_client
 from support.faulty import Fault, Once, Proxied, no_fault, proxy, refuse_chunked, self_signed
 from support.s3 import S3Server
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from registry.artifacts.s3 import make_client
+from registry.artifacts.s3_client import make_client
 from support.s3 import S3Server
 from support.service import modelyard, serving
 from support.training import ask, batch, chat_client, connect, get, prompt, step

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from registry.artifacts.bucket import Bucket
-from registry.artifacts.s3 import make_client
+from registry.artifacts.s3_client import make_client
 from support.postgres import free_port
 
 ACCESS_KEY, SECRET_KEY = "modelyard-tests", "modelyard-tests-secret"

@@ -1,0 +1,1 @@
+"""Measurements beside peers, for `make bench`. Not part of the wheel."""
