@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from registry.kit.errors import Kind, ServiceError
+from session.client.config import credentials_path
 
 
 class CredentialsDamaged(ServiceError):
@@ -20,7 +21,7 @@ class CredentialsDamaged(ServiceError):
 
 def write_credentials(home: Path, url: str, api_key: str) -> Path:
     """Whole or not at all, and never readable by another user, not even for a moment."""
-    target = home / "credentials"
+    target = credentials_path(home)
     handle, name = tempfile.mkstemp(dir=home, prefix=".credentials-")  # mkstemp makes it 0600
     try:
         with os.fdopen(handle, "w") as file:
@@ -36,10 +37,11 @@ def write_credentials(home: Path, url: str, api_key: str) -> Path:
 
 def read_credentials(home: Path) -> tuple[str, str] | None:
     """URL and API key, or None where no file is."""
+    path = credentials_path(home)
     try:
-        found = json.loads((home / "credentials").read_text())
+        found = json.loads(path.read_text())
         return found["url"], found["api_key"]
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
-        raise CredentialsDamaged(home / "credentials") from None
+        raise CredentialsDamaged(path) from None

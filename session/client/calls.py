@@ -33,7 +33,7 @@ class Calls:
         """Until every call has ended, or none has for so long."""
         say_at = time.monotonic() + _SAY_AFTER_S
         ends = time.monotonic() + patience_s
-        while open_calls := self._open():
+        while open_calls := self.open():
             now = time.monotonic()
             if now >= ends:
                 return
@@ -47,7 +47,7 @@ class Calls:
 
     def report(self) -> None:
         """Only of an open client: what is closed while it runs has failed by that alone."""
-        if given_up := self._open().values():
+        if given_up := self.open().values():
             log.warning("closed before its result: %s", _counted(given_up))
         failed = [
             (what, error)
@@ -60,7 +60,7 @@ class Calls:
         if len(failed) > _SHOWN:
             log.warning("%d more calls failed", len(failed) - _SHOWN)
 
-    def _open(self) -> dict["concurrent.futures.Future[Any]", str]:
+    def open(self) -> dict["concurrent.futures.Future[Any]", str]:
         return {call: what for call, what in self._kept.copy().items() if not call.done()}
 
     def _ended(self, future: "concurrent.futures.Future[Any]") -> None:

@@ -36,7 +36,7 @@ def resolve(
     """`by_argument` says whether whoever asks could have passed what is missing."""
     for name, value in (("url", url), ("api_key", api_key), ("group", group)):
         optional_text(name, value)
-    path = Path(env.get("MODELYARD_HOME") or "~/.modelyard").expanduser() / "credentials"
+    path = credentials_path(Path(env.get("MODELYARD_HOME") or "~/.modelyard").expanduser())
     found = _credentials(path)
     address = url or env.get("MODELYARD_URL") or found.get("url")
     if not address:
@@ -58,6 +58,11 @@ def resolve(
         timeout_s=_seconds(timeout, env.get("MODELYARD_TIMEOUT")),
         cache=Path(env.get("MODELYARD_CACHE") or "~/.cache/modelyard").expanduser(),
     )
+
+
+def credentials_path(home: Path) -> Path:
+    """Where `modelyard serve` leaves its address and the first token."""
+    return home / "credentials"
 
 
 def from_environment(**given: Any) -> Config:

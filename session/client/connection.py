@@ -26,6 +26,7 @@ _TRY_AGAIN = {429} | _AWAY
 _NEVER_ARRIVED = (httpx.ConnectError, httpx.ConnectTimeout)
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 8.0
 _FIRST_CONTACT_S = 10.0  # a wrong URL should not take the whole timeout to show
+_LAST_WAIT_S = 10.0  # once we are to close, for a service that is gone: it may just restart
 _READ_S = 60.0
 
 
@@ -38,6 +39,7 @@ class Connection:
         self.sampling = asyncio.Semaphore(SAMPLES_IN_FLIGHT)
         self._met = False
         self._outage_said = False
+        self._gone = self._closing = False
         leaving.close_at_exit(self)
         # Own transport, so no proxy of the environment stands between us and a service nearby.
         # Unbounded, so that open sampling requests never hold a training operation back.
@@ -53,8 +55,10 @@ class Connection:
     def close(self, *, wait: bool) -> None:
         """What has no result yet is waited for, or ended. Closing twice is nothing."""
         leaving.forget(self)
+        self._closing = True
         try:
             if wait:
+                self._say_gone()
                 self.background.calls.wait(self.config.timeout_s)
         finally:
             self.background.calls.report()
@@ -144,9 +148,10 @@ class Connection:
                 response = await self._http.send(request)
             except httpx.TransportError as error:
                 trouble: Exception = error
-                repeat = again or isinstance(error, _NEVER_ARRIVED)
+                self._gone = isinstance(error, _NEVER_ARRIVED)
+                repeat = again or self._gone
             else:
-                self._met = True
+                self._met, self._gone = True, False
                 if since is not None and response.status_code not in _TRY_AGAIN:
                     self._say_recovery()
                 if response.is_success:
@@ -167,13 +172,21 @@ class Connection:
             self._outage_said = True
             log.warning("%s; trying again for up to %g s", trouble, self._patience())
 
+    def _say_gone(self) -> None:
+        if self._gone and self.background.calls.open():
+            url, patience = self.config.url, self._patience()
+            log.warning("nothing answers at %s; closing gives up after %g s", url, patience)
+
     def _say_recovery(self) -> None:
         if self._outage_said:
             self._outage_said = False
             log.warning("%s answers again", self.config.url)
 
     def _patience(self) -> float:
-        return self.config.timeout_s if self._met else min(self.config.timeout_s, _FIRST_CONTACT_S)
+        whole = self.config.timeout_s
+        if not self._met:
+            return min(whole, _FIRST_CONTACT_S)
+        return min(whole, _LAST_WAIT_S) if self._closing and self._gone else whole
 
     def _final(self, trouble: Exception) -> Exception:
         if isinstance(trouble, APIError) and trouble.status not in _AWAY:

@@ -3,9 +3,11 @@
 import atexit
 import concurrent.futures.thread  # noqa: F401 - before us: what is registered last runs first
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any, Protocol
 
@@ -38,13 +40,27 @@ def _watch() -> None:
 
 def _close_all(error_before: object) -> None:
     wait = hasattr(sys, "ps1") or _uncaught() is error_before
+    interrupted = False
     for client, process in list(_open.items()):
         if process != os.getpid():
             continue
         try:
-            client.close(wait=wait)
+            client.close(wait=wait and not interrupted)
         except KeyboardInterrupt:
-            wait = False
+            interrupted = True
+    if interrupted:
+        _die_of_it()
+
+
+def _die_of_it() -> None:
+    """As Python does of a Ctrl-C that nobody caught, but here nothing would raise it any more: a
+    shell's loop around the script is to end too."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _uncaught() -> object:

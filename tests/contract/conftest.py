@@ -32,6 +32,6 @@ def fake() -> FakeService:
 
 
 @pytest.fixture
-def fake_url(fake: FakeService) -> Iterator[str]:
+def url(fake: FakeService) -> Iterator[str]:
     with running(fake.app()) as url:
         yield url

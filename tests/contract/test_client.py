@@ -13,18 +13,6 @@ import pytest
 import modelyard as my
 from session import wire
 from support.fake_service import KEY, MODEL, FakeService, Trouble
-from support.server import running
-
-
-@pytest.fixture
-def fake() -> FakeService:
-    return FakeService()
-
-
-@pytest.fixture
-def url(fake: FakeService) -> Iterator[str]:
-    with running(fake.app()) as url:
-        yield url
 
 
 @pytest.fixture

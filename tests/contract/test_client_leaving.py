@@ -1,10 +1,10 @@
 """How a script ends: what it asked for is done, and what failed is said."""
 
 import logging
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,25 +14,17 @@ from support.fake_service import KEY, MODEL, FakeService
 from support.server import running
 
 
-@pytest.fixture
-def fake() -> FakeService:
-    return FakeService()
-
-
-@pytest.fixture
-def url(fake: FakeService) -> Iterator[str]:
-    with running(fake.app()) as url:
-        yield url
+def _command(url: str, *lines: str, timeout: int = 2) -> list[str]:
+    start = (
+        "import modelyard as my",
+        f"service = my.ServiceClient({url!r}, {KEY!r}, group='facts', timeout={timeout})",
+        f"training = service.create_lora_training_client({MODEL!r})",
+    )
+    return [sys.executable, "-c", "\n".join([*start, *lines])]
 
 
 def _script(url: str, *lines: str) -> subprocess.CompletedProcess[str]:
-    start = (
-        "import modelyard as my",
-        f"service = my.ServiceClient({url!r}, {KEY!r}, group='facts', timeout=2)",
-        f"training = service.create_lora_training_client({MODEL!r})",
-    )
-    code = "\n".join([*start, *lines])
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    return subprocess.run(_command(url, *lines), capture_output=True, text=True, timeout=60)
 
 
 def test_the_end_of_a_with_block_waits_for_what_has_no_result(url: str, fake: FakeService) -> None:
@@ -112,3 +104,35 @@ def test_a_script_that_dies_does_not_wait(url: str, fake: FakeService) -> None:
     assert done.returncode == 1
     assert "KeyError: 'mine'" in done.stderr
     assert done.stderr.endswith("closed before its result: save of merged\n")
+
+
+def test_ctrl_c_while_the_end_waits_kills_the_script_as_anywhere_else(
+    url: str, fake: FakeService
+) -> None:
+    fake.held = {1}
+    lines = ("import atexit", "atexit.register(print, 'the last line')", "training.save_merged()")
+    command = _command(url, *lines, timeout=300)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as script:
+        assert script.stderr is not None
+        assert "Ctrl-C ends that" in script.stderr.readline()
+        script.send_signal(signal.SIGINT)
+        out, err = script.communicate(timeout=60)
+    assert script.returncode == -signal.SIGINT
+    assert (out, err) == ("the last line\n", "closed before its result: save of merged\n")
+
+
+def test_a_service_that_is_gone_is_said_and_not_waited_for_long(
+    fake: FakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.held = {1}
+    with running(fake.app()) as url:
+        service = my.ServiceClient(url, KEY, group="facts", timeout=300)
+        saved = service.create_lora_training_client(MODEL).save_merged()
+    with pytest.raises(TimeoutError):
+        saved.result(2)  # it meets the outage
+    service.close()
+    assert isinstance(saved.exception(), my.ConnectionFailed)
+    assert any("trying again for up to 300 s" in line for line in caplog.messages)
+    assert f"nothing answers at {url}; closing gives up after 10 s" in caplog.messages

@@ -30,9 +30,9 @@ def own(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servic
 
 
 def begin(
-    service: Service, group: str, name: str | None = None, *, timeout: float | None = None
+    service: Service, group: str, name: str | None = None
 ) -> tuple[modelyard.ServiceClient, modelyard.TrainingClient]:
-    client = connect(service, group, timeout=timeout)
+    client = connect(service, group)
     return client, client.create_lora_training_client("tiny", rank=4, seed=7, name=name)
 
 
@@ -191,8 +191,7 @@ def test_a_stop_in_the_middle_of_saves_leaves_each_whole_or_to_be_done(
     home = tmp_path / "home"
     with serving(home) as service:
         assert command(home, "models", "add", "tiny", str(tiny)).returncode == 0
-        # Closing waits as long for the saves, which this client will not see end.
-        client, training = begin(service, "saved", name="saver", timeout=10)
+        client, training = begin(service, "saved", name="saver")
         training.forward_backward(batch(1))
         training.optim_step(ADAM).result()
         saves = [training.save_merged() for _ in range(4)]

@@ -19,14 +19,9 @@ QUESTION = "What is the capital of France?"
 
 
 def connect(
-    service: Service,
-    group: str | None = None,
-    *,
-    api_key: str | None = None,
-    timeout: float | None = None,
+    service: Service, group: str | None = None, *, api_key: str | None = None
 ) -> modelyard.ServiceClient:
-    key = api_key or service.api_key
-    return modelyard.ServiceClient(service.url, key, group=group, timeout=timeout)
+    return modelyard.ServiceClient(service.url, api_key or service.api_key, group=group)
 
 
 def get(service: Service, path: str, *, api_key: str | None = None, **params: Any) -> Any:

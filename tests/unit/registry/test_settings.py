@@ -30,7 +30,7 @@ def test_a_misspelt_nested_variable_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_everything_lies_under_home_by_default(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     assert settings.database_url() == f"sqlite+aiosqlite:///{tmp_path}/modelyard.db"
-    paths = [settings.objects_path(), settings.models_path(), settings.credentials_path()]
+    paths = [settings.objects_path(), settings.models_path(), settings.cache_path()]
     assert [path.parent for path in paths] == [tmp_path] * 3
 
 
