@@ -7,22 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exporters.architectures import expected_shapes, missing_by_loading
-from exporters.base import BadFile, BadModel, read_json
+from exporters.base import BadModel, read_json
 from exporters.chat_template import end_of_turn, read_template, read_tokenizer_config
 from exporters.companions import GENERATION_CONFIG, companions
-from exporters.tensor_file import TensorEntry, is_pickled, read_header
+from exporters.shards import CONFIG, HEAD, INDEX, WEIGHTS, Shards, embedding_name, read_shards
+from exporters.tensor_file import TensorEntry, is_pickled
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-CONFIG = "config.json"
-INDEX = "model.safetensors.index.json"
-WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
-HEAD = "lm_head.weight"
-_EMBEDDINGS = ("model.embed_tokens.weight", "transformer.wte.weight", "gpt_neox.embed_in.weight")
-
-Shards = dict[str, dict[str, TensorEntry]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,38 +43,18 @@ def inspect(path: Path) -> ModelInfo:
     """Everything we rely on later, checked now; the first file that is wrong is named."""
     _refuse_pickles(path)
     config = read_json(path, CONFIG)
-    architecture = _architecture(config)
+    name = architecture(config)
     vocab_size = _positive(config, "vocab_size")
     context = _positive(config, "max_position_embeddings", "n_positions")
     shards = read_shards(path)
-    _check_tensors(path, architecture, config, shards)
-    end_ids = _end_ids(path, config, vocab_size)
-    _check_tokenizer(path, vocab_size, end_ids)
+    _check_tensors(path, name, config, shards)
+    ends = end_ids(path, config, vocab_size)
+    check_tokenizer(path, vocab_size, ends)
     names = {CONFIG, *shards, *(str(name) for name in companions(path))}
     if (path / INDEX).is_file():
         names.add(INDEX)
     files = tuple(_describe(path, name) for name in sorted(names))
-    return ModelInfo(path, _digest(files), architecture, context, vocab_size, end_ids, files)
-
-
-def read_shards(path: Path) -> Shards:
-    """The tensors of each weights file, once every one is where the index says it is."""
-    present = {file.name for file in path.glob("*.safetensors")}
-    if (path / INDEX).is_file():
-        return _indexed_shards(path, present)
-    if WEIGHTS not in present:
-        missing = INDEX if present else WEIGHTS
-        raise BadModel(missing, f"is missing in {path}; weights must be safetensors")
-    _refuse_stray(present, {WEIGHTS})
-    return {WEIGHTS: _header(path / WEIGHTS)}
-
-
-def embedding_name(shards: Shards) -> str:
-    """The tensor that a tied head shares."""
-    for name in _EMBEDDINGS:
-        if any(name in tensors for tensors in shards.values()):
-            return name
-    raise BadModel(WEIGHTS, f"no embedding among its tensors (looked for {', '.join(_EMBEDDINGS)})")
+    return ModelInfo(path, _digest(files), name, context, vocab_size, ends, files)
 
 
 def _refuse_pickles(path: Path) -> None:
@@ -91,7 +65,7 @@ def _refuse_pickles(path: Path) -> None:
             raise BadModel(file.name, "holds pickled data, which is never loaded; remove it")
 
 
-def _architecture(config: Mapping[str, Any]) -> str:
+def architecture(config: Mapping[str, Any]) -> str:
     names = config.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise BadModel(CONFIG, "names no architecture (architectures)")
@@ -113,52 +87,10 @@ def _positive(config: Mapping[str, Any], *names: str) -> int:
     raise BadModel(CONFIG, f"{names[0]} is missing")
 
 
-def _indexed_shards(path: Path, present: set[str]) -> Shards:
-    index = read_json(path, INDEX)
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise BadModel(INDEX, "has no weight_map")
-    for file in sorted(map(str, set(weight_map.values()))):
-        if file not in present:
-            raise BadModel(file, f"is named by {INDEX}, but missing")
-    _refuse_stray(present, set(weight_map.values()))
-    shards = {file: _header(path / file) for file in sorted(present)}
-    for name, file in weight_map.items():
-        if name not in shards[file]:
-            raise BadModel(file, f"lacks the tensor {name}, which {INDEX} places there")
-    for file, tensors in shards.items():
-        for name in tensors:
-            if weight_map.get(name) != file:
-                raise BadModel(file, f"holds the tensor {name}, which {INDEX} does not place there")
-    declared = (index.get("metadata") or {}).get("total_size")
-    total = total_size(shards)
-    if declared is not None and declared != total:
-        raise BadModel(INDEX, f"total_size is {declared}, the tensors take {total} bytes")
-    return shards
-
-
-def total_size(shards: Shards) -> int:
-    return sum(entry.size for tensors in shards.values() for entry in tensors.values())
-
-
-def _refuse_stray(present: set[str], known: set[str]) -> None:
-    for name in sorted(present - known):
-        raise BadModel(name, "is not part of the model: no index names it")
-
-
-def _header(path: Path) -> dict[str, TensorEntry]:
-    try:
-        return read_header(path)
-    except BadFile as error:
-        raise BadModel(error.file, error.reason) from error
-
-
-def _check_tensors(
-    path: Path, architecture: str, config: Mapping[str, Any], shards: Shards
-) -> None:
+def _check_tensors(path: Path, model: str, config: Mapping[str, Any], shards: Shards) -> None:
     weights = INDEX if (path / INDEX).is_file() else WEIGHTS
     found = {name: entry for tensors in shards.values() for name, entry in tensors.items()}
-    expected = expected_shapes(architecture, config)
+    expected = expected_shapes(model, config)
     if expected is None:
         for name in missing_by_loading(path):
             raise BadModel(weights, f"lacks the tensor {name}, which {CONFIG} calls for")
@@ -173,10 +105,10 @@ def _check_tensors(
         if name != HEAD and not name.endswith(".rotary_emb.inv_freq"):
             raise BadModel(weights, f"holds the tensor {name}, which {CONFIG} has no place for")
     if HEAD in found and HEAD not in expected:
-        _check_tied(path, shards)
+        check_tied(path, shards)
 
 
-def _check_tied(path: Path, shards: Shards) -> None:
+def check_tied(path: Path, shards: Shards) -> None:
     """A loader drops one of two tied tensors, so they have to be the same."""
     first, second = (_tensor_hash(path, shards, name) for name in (HEAD, embedding_name(shards)))
     if first != second:
@@ -195,7 +127,8 @@ def _data_size(tensors: Mapping[str, TensorEntry]) -> int:
     return sum(entry.size for entry in tensors.values())
 
 
-def _end_ids(path: Path, config: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
+def end_ids(path: Path, config: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """Those of generation_config.json, then those that only `config` names."""
     sources = {CONFIG: config}
     if (path / GENERATION_CONFIG).is_file():
         sources = {GENERATION_CONFIG: read_json(path, GENERATION_CONFIG), **sources}
@@ -210,18 +143,22 @@ def _end_ids(path: Path, config: Mapping[str, Any], vocab_size: int) -> tuple[in
     return tuple(found)
 
 
-def _check_tokenizer(path: Path, vocab_size: int, end_ids: tuple[int, ...]) -> None:
+def check_tokenizer(path: Path, vocab_size: int, ends: tuple[int, ...]) -> None:
+    """Every token has its row, and what ends a turn ends the generation."""
     tokenizer = _load_tokenizer(path)
     highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
     if highest >= vocab_size:
-        raise BadModel(TOKENIZER, f"has the token id {highest}, the model knows {vocab_size}")
+        missing = f"{highest + 1 - vocab_size} token rows missing"
+        raise BadModel(
+            TOKENIZER, f"has the token id {highest}, the model knows {vocab_size}: {missing}"
+        )
     template = read_template(path, read_tokenizer_config(path))
     end = end_of_turn(template, tokenizer) if template else None
-    if template and end and end.id not in end_ids:
+    if template and end and end.id not in ends:
         raise BadModel(
             template.file,
             f"the chat template ends the assistant's turn with {end.text!r} (id {end.id}), "
-            f"which is not among the end-of-sequence ids {list(end_ids)} "
+            f"which is not among the end-of-sequence ids {list(ends)} "
             f"of {GENERATION_CONFIG} and {CONFIG}",
         )
 

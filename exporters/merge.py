@@ -13,17 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from exporters.base import BadAdapter, read_json, staged
 from exporters.companions import copy_companions
-from exporters.hf_model import (
-    CONFIG,
-    HEAD,
-    INDEX,
-    Shards,
-    embedding_name,
-    inspect,
-    read_shards,
-    total_size,
-)
+from exporters.hf_model import inspect
 from exporters.peft_adapter import WEIGHTS, Pair, pairs, read, tensor_key
+from exporters.shards import CONFIG, HEAD, INDEX, Shards, embedding_name, read_shards, total_size
 
 if TYPE_CHECKING:
     from torch import Tensor

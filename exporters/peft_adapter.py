@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from exporters.base import BadAdapter, BadFile
 from exporters.companions import copy_companions
-from exporters.tensor_file import read_header
+from exporters.tensor_file import TensorEntry, read_header
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +31,8 @@ _UNSUPPORTED = (
     "use_dora",
     "use_rslora",
 )
+_FLOATS = frozenset(("F16", "BF16", "F32", "F64"))
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +58,30 @@ def tensor_key(module: str, side: str) -> str:
     return f"base_model.model.{module}.lora_{side}.weight"
 
 
-def read(directory: Path) -> tuple[AdapterConfig, dict[str, "Tensor"]]:
-    """The adapter of a directory, float32 on the CPU, after every check that needs no base."""
-    from safetensors.torch import load_file
-
+def read_headers(directory: Path) -> tuple[AdapterConfig, dict[str, TensorEntry]]:
+    """The adapter of a directory by its configuration and its header, after every check that
+    needs no base."""
     config = _parse_config(directory / CONFIG)
     path = directory / WEIGHTS
     if not path.is_file():
         raise BadAdapter(WEIGHTS, "is missing")
     try:
-        read_header(path)
+        entries = read_header(path)
     except BadFile as error:
         raise BadAdapter(error.file, error.reason) from error
-    tensors = load_file(path)
-    pairs(config, tensors)
+    modules(config, {name: entry.shape for name, entry in entries.items()})
+    for name, entry in entries.items():
+        if entry.dtype not in _FLOATS:
+            raise BadAdapter(WEIGHTS, f"{name} is not floating point")
+    return config, entries
+
+
+def read(directory: Path) -> tuple[AdapterConfig, dict[str, "Tensor"]]:
+    """The adapter of a directory, float32 on the CPU."""
+    from safetensors.torch import load_file
+
+    config, _ = read_headers(directory)
+    tensors = load_file(directory / WEIGHTS)
     return config, {name: tensor.float() for name, tensor in tensors.items()}
 
 
@@ -95,35 +107,41 @@ def write(
 
 def pairs(config: AdapterConfig, tensors: Mapping[str, "Tensor"]) -> dict[str, Pair]:
     """The update of each module, by name; raises for any tensor that has no place in one."""
-    halves: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
+    found = modules(config, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise BadAdapter(WEIGHTS, f"{name} is not floating point")
+    return {m: Pair(tensors[tensor_key(m, "A")], tensors[tensor_key(m, "B")]) for m in found}
+
+
+def modules(config: AdapterConfig, shapes: Shapes) -> dict[str, tuple[int, int]]:
+    """The shape of each module's update; raises for any tensor that has no place in one."""
+    halves: dict[str, set[str]] = {}
+    for key in shapes:
         match = _KEY.fullmatch(key)
         if match is None:
             raise BadAdapter(WEIGHTS, f"{key} is not the name of a LoRA weight")
-        halves.setdefault(match["module"], {})[match["side"]] = tensor
+        halves.setdefault(match["module"], set()).add(match["side"])
     for target in config.targets:
-        if not any(_is_targeted(module, (target,)) for module in halves):
+        if not any(is_targeted(module, (target,)) for module in halves):
             raise BadAdapter(WEIGHTS, f"the target module {target} has no weights")
-    return {module: _pair(config, module, found) for module, found in sorted(halves.items())}
+    return {module: _update(config, module, shapes) for module in sorted(halves)}
 
 
-def _pair(config: AdapterConfig, module: str, found: Mapping[str, "Tensor"]) -> Pair:
-    if not _is_targeted(module, config.targets):
+def _update(config: AdapterConfig, module: str, shapes: Shapes) -> tuple[int, int]:
+    if not is_targeted(module, config.targets):
         raise BadAdapter(WEIGHTS, f"{module} is not among the target modules of {CONFIG}")
-    for side in ("A", "B"):
-        if side not in found:
-            raise BadAdapter(WEIGHTS, f"{tensor_key(module, side)} is missing")
     for side, rank_axis in (("A", 0), ("B", 1)):
-        shape = tuple(found[side].shape)
+        key = tensor_key(module, side)
+        if key not in shapes:
+            raise BadAdapter(WEIGHTS, f"{key} is missing")
+        shape = shapes[key]
         if len(shape) != 2 or shape[rank_axis] != config.rank:
-            key = tensor_key(module, side)
             raise BadAdapter(WEIGHTS, f"{key} has shape {shape}, the rank is {config.rank}")
-        if not found[side].is_floating_point():
-            raise BadAdapter(WEIGHTS, f"{tensor_key(module, side)} is not floating point")
-    return Pair(found["A"], found["B"])
+    return shapes[tensor_key(module, "B")][0], shapes[tensor_key(module, "A")][1]
 
 
-def _is_targeted(module: str, targets: tuple[str, ...]) -> bool:
+def is_targeted(module: str, targets: tuple[str, ...]) -> bool:
     return any(module == target or module.endswith(f".{target}") for target in targets)
 
 
@@ -132,7 +150,7 @@ def _parse_config(path: Path) -> AdapterConfig:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise BadAdapter(CONFIG, "is missing") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadAdapter(CONFIG, "is not valid JSON") from error
     if not isinstance(values, dict):
         raise BadAdapter(CONFIG, "is not a JSON object")

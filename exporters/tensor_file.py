@@ -106,6 +106,9 @@ def _parse(path: Path, raw: bytes) -> dict[str, Any]:
         raise BadFile(path.name, "its header is not valid JSON") from error
     if not isinstance(header, dict):
         raise BadFile(path.name, "its header is not a JSON object")
+    said = header.get("__metadata__", {})
+    if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
+        raise BadFile(path.name, "its __metadata__ is not a mapping of texts")
     return header
 
 
@@ -116,7 +119,7 @@ def _entry(path: Path, name: str, value: Any) -> TensorEntry:
         numbers = [*entry.shape, begin, end]
     except (TypeError, KeyError, ValueError) as error:
         raise BadFile(path.name, f"the header entry of {name} is malformed") from error
-    if not all(type(n) is int and n >= 0 for n in numbers):
+    if not isinstance(entry.dtype, str) or not all(type(n) is int and n >= 0 for n in numbers):
         raise BadFile(path.name, f"the header entry of {name} is malformed")
     if entry.dtype not in BITS:
         raise BadFile(path.name, f"{name} has the dtype {entry.dtype!r}, which is not supported")

@@ -19,7 +19,7 @@ from session.api import openai, rest
 from session.api.openai_errors import ERROR_FORM
 from session.api.sampler import ServiceSampler
 from session.api.wire_shapes import SHAPES
-from session.resources import open_database, open_store
+from session.resources import open_database, open_desk, open_store
 from session.worker.channel import WorkerChannel
 
 
@@ -31,12 +31,14 @@ def create_app(settings: Settings, *, stopping: asyncio.Event | None = None) -> 
         database = open_database(settings)
         channel = WorkerChannel(database)
         app.state.database = database
-        app.state.store = open_store(settings)
+        app.state.store = store = open_store(settings)
+        app.state.desk = desk = open_desk(settings, database, store)
         app.state.channel = channel
         app.state.sampler = ServiceSampler(database, channel)
         try:
             yield
         finally:
+            await desk.close()
             await channel.close()
             await database.close()
 

@@ -7,6 +7,8 @@ from registry.artifacts.local import LocalBlobStore
 from registry.artifacts.store import BlobStore
 from registry.kit.db import Database
 from registry.settings import ObjectStoreSettings, Settings
+from registry.uploads.desk import Desk
+from registry.uploads.model import Limits
 
 
 def open_database(settings: Settings) -> Database:
@@ -28,6 +30,18 @@ def open_store(settings: Settings) -> BlobStore:
     from registry.artifacts.s3 import S3BlobStore
 
     return S3BlobStore(bucket)
+
+
+def open_desk(settings: Settings, database: Database, store: BlobStore) -> Desk:
+    """Where uploads are taken in."""
+    limits = Limits(
+        part_bytes=settings.objects.part_bytes,
+        files=settings.limits.upload_files,
+        bytes=settings.limits.upload_bytes,
+        life_s=settings.limits.upload_life_s,
+    )
+    scratch = settings.cache_path() / "uploads"
+    return Desk(database, store, limits=limits, scratch=scratch)
 
 
 def bucket_of(objects: ObjectStoreSettings) -> Bucket | None:

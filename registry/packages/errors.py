@@ -180,6 +180,17 @@ class NotResumable(ServiceError):
         )
 
 
+class NoAdapter(ServiceError):
+    kind = Kind.conflict
+
+    def __init__(self, ref: str) -> None:
+        group, _, version = ref.partition("@")
+        super().__init__(
+            f"{ref} has full weights and no adapter, so it is neither trained nor sampled on its "
+            f"base; serve it: modelyard promote {group} {version} --as NAME"
+        )
+
+
 class NotPromotable(ServiceError):
     kind = Kind.conflict
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from registry.artifacts.names import validate_artifact_name
 from registry.packages.errors import InvalidPackage
-from registry.packages.model import PackageDraft, PackageKind
+from registry.packages.model import ADAPTER, PackageDraft, PackageKind
 from registry.packages.ref import ALIAS, ALIAS_RULE, LATEST
 
 LONGEST_DESCRIPTION = 1024
@@ -22,7 +22,9 @@ def check_draft(draft: PackageDraft, *, prefix: str) -> None:
     check_description(draft.description)
     check_metadata(draft.user_metadata)
     check_metrics(draft.metrics)
-    _check_files(draft)
+    names = [validate_artifact_name(file.path) for file in draft.files]
+    kind = PackageKind(draft.kind)
+    check_files(kind, names, has_adapter=bool(draft.lora) or kind != PackageKind.merged)
 
 
 def check_description(text: str) -> None:
@@ -81,14 +83,14 @@ def _check_key(field: str, key: str) -> None:
         )
 
 
-def _check_files(draft: PackageDraft) -> None:
-    names = [validate_artifact_name(file.path) for file in draft.files]
+def check_files(kind: PackageKind, names: Sequence[str], *, has_adapter: bool) -> None:
+    """Full weights that nobody trained here may come without an adapter."""
     if len(set(names)) < len(names):
         raise InvalidPackage("files", "the same path is listed twice")
-    parts = PackageKind(draft.kind).parts
-    missing = [part for part in parts if not any(name.startswith(part) for name in names)]
+    needed = [part for part in kind.parts if has_adapter or part != ADAPTER]
+    missing = [part for part in needed if not any(name.startswith(part) for name in names)]
     if missing:
-        raise InvalidPackage("files", f"a version of kind {draft.kind} needs {', '.join(missing)}")
-    foreign = [name for name in names if not name.startswith(parts)]
+        raise InvalidPackage("files", f"a version of kind {kind} needs {', '.join(missing)}")
+    foreign = [name for name in names if not name.startswith(kind.parts)]
     if foreign:
-        raise InvalidPackage("files", f"{foreign[0]!r} is no part of kind {draft.kind}")
+        raise InvalidPackage("files", f"{foreign[0]!r} is no part of kind {kind}")

@@ -25,6 +25,7 @@ from registry.kit.db import Base, UtcDateTime
 from registry.packages.errors import (
     AliasMoved,
     HistoryIsAppendOnly,
+    NoAdapter,
     NotPromotable,
     NotResumable,
     PackageIsImmutable,
@@ -180,6 +181,15 @@ class Package(Base):
     @property
     def is_promotable(self) -> bool:
         return MERGED in PackageKind(self.kind).parts
+
+    @property
+    def has_adapter(self) -> bool:
+        """Full weights from outside may have none."""
+        return bool(self.lora)
+
+    def require_adapter(self) -> None:
+        if not self.has_adapter:
+            raise NoAdapter(self.ref)
 
     def require_revision(self, expected: int) -> None:
         """Refuse a change that was thought out on an older state than this one."""

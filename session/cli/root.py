@@ -27,6 +27,7 @@ from session.cli.commands import (
     schema,
     sessions,
     tokens,
+    transfers,
     usage,
     versions,
 )
@@ -98,6 +99,8 @@ app.add_typer(sessions.app, name="sessions", rich_help_panel=_USE)
 app.add_typer(groups.app, name="groups", rich_help_panel=_USE)
 app.add_typer(versions.app, name="versions", rich_help_panel=_USE)
 app.command(rich_help_panel=_USE)(versions.show)
+app.command(rich_help_panel=_USE)(transfers.push)
+app.command(rich_help_panel=_USE)(transfers.pull)
 app.command(rich_help_panel=_USE)(versions.approve)
 app.command(rich_help_panel=_USE)(versions.reject)
 app.add_typer(aliases.app, name="alias", rich_help_panel=_USE)

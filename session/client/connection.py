@@ -4,7 +4,8 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import httpx
@@ -91,6 +92,17 @@ class Connection:
         request = self._prepare("POST", path, _READ_S, json=body)
         return self._read(await self._ask(request, again=False), form)
 
+    async def post_again(self, path: str, body: Mapping[str, Any], form: type[T]) -> T:
+        """POST JSON that means the same however often it arrives."""
+        request = self._prepare("POST", path, WAIT_S + _READ_S, json=body)
+        return self._read(await self._ask(request), form)
+
+    async def put(self, path: str, data: bytes) -> None:
+        """Bytes that replace themselves where they arrive twice."""
+        request = self._prepare("PUT", path, _READ_S, content=data)
+        request.headers["Content-Type"] = "application/octet-stream"
+        await self._ask(request)
+
     async def post_long(self, path: str, form: type[T]) -> T:
         """POST what changes nothing and may take very long."""
         return self._read(await self._ask(self._prepare("POST", path, None)), form)
@@ -112,6 +124,19 @@ class Connection:
 
     async def download(self, path: str) -> bytes:
         return (await self._ask(self._prepare("GET", path, _READ_S))).content
+
+    @asynccontextmanager
+    async def streamed(
+        self, path: str, headers: Mapping[str, str]
+    ) -> AsyncIterator[httpx.Response]:
+        """GET a body that is not read yet. Reading it may raise httpx's TransportError."""
+        request = self._prepare("GET", path, _READ_S)
+        request.headers.update(headers)
+        response = await self._ask(request, stream=True)
+        try:
+            yield response
+        finally:
+            await response.aclose()
 
     def _prepare(self, method: str, path: str, read_s: float | None, **body: Any) -> httpx.Request:
         timeout = httpx.Timeout(10.0, read=read_s, write=_READ_S, pool=None)
@@ -138,14 +163,18 @@ class Connection:
         where = f"{response.request.method} {response.request.url.path}"
         return ServerError(500, f"{self.config.url} answered {where} in an unknown form: {error}")
 
-    async def _ask(self, request: httpx.Request, *, again: bool = True) -> httpx.Response:
+    async def _ask(
+        self, request: httpx.Request, *, again: bool = True, stream: bool = False
+    ) -> httpx.Response:
         """Try until it is answered or the timeout is over, counted from the first failure."""
         now = asyncio.get_running_loop().time
         delay, since = _FIRST_DELAY_S, None
         while True:
             pause = random.uniform(delay / 2, delay)
             try:
-                response = await self._http.send(request)
+                response = await self._http.send(request, stream=stream)
+                if stream and not response.is_success:
+                    await response.aread()
             except httpx.TransportError as error:
                 trouble: Exception = error
                 self._gone = isinstance(error, _NEVER_ARRIVED)

@@ -86,6 +86,36 @@ class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime | None = None
 
 
+class PartInfo(msgspec.Struct, frozen=True):
+    """`url` takes a PUT of its bytes: a path of the service, or an address of the object store."""
+
+    number: int
+    size: int
+    url: str | None = None
+    expires_at: datetime | None = None
+
+
+class FileProgress(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    part_size: int
+    missing: list[PartInfo] = []
+
+
+class UploadInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """`version` is there once it is committed."""
+
+    id: str
+    state: str
+    version: str | None = None
+    files: list[FileProgress] = []
+
+
+class StoredFile(msgspec.Struct, frozen=True):
+    path: str
+    size: int
+    sha256: str
+
+
 class AliasInfo(msgspec.Struct, frozen=True, kw_only=True):
     alias: str
     version: int

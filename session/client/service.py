@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -10,6 +11,8 @@ from session.client.config import from_environment
 from session.client.connection import Connection
 from session.client.errors import ConfigurationError, InvalidInput
 from session.client.future import APIFuture
+from session.client.pull import pulled
+from session.client.push import Progress, Wish, pushed, silent
 from session.client.records import (
     AliasInfo,
     BaseModelInfo,
@@ -213,6 +216,45 @@ class ServiceClient:
         version_place(ref)
         return self._connection.background.start(
             registry.verified(self._connection, ref), f"verification of {ref}"
+        )
+
+    def push(
+        self,
+        directory: str | Path,
+        group: str | None = None,
+        *,
+        base_model: str | None = None,
+        kind: str | None = None,
+        description: str = "",
+        metadata: Mapping[str, str] | None = None,
+        parent: str | None = None,
+        progress: Progress = silent,
+    ) -> APIFuture[VersionInfo]:
+        """Make a version of a PEFT adapter, a merged Hugging Face model, or what `pull` wrote.
+
+        Pushed again, the same directory goes on where it was, and is one version. `base_model`
+        names the registered model it fits, where an adapter's own words for it are others.
+        """
+        wish = Wish(
+            directory=Path(directory),
+            group=self._named_group(group),
+            base_model=checks.optional_text("base_model", base_model),
+            kind=checks.optional_text("kind", kind),
+            description=checks.text("description", description),
+            metadata=checks.texts("metadata", metadata),
+            parent=checks.optional_text("parent", parent),
+        )
+        return self._connection.background.start(
+            pushed(self._connection, wish, progress), f"push of {directory}"
+        )
+
+    def pull(
+        self, ref: str, directory: str | Path, *, progress: Progress = silent
+    ) -> APIFuture[Path]:
+        """Write a version's files into a directory, each compared with its digest."""
+        version_place(ref)
+        return self._connection.background.start(
+            pulled(self._connection, ref, Path(directory), progress), f"pull of {ref}"
         )
 
     def merge(self, ref: str) -> APIFuture[VersionInfo]:

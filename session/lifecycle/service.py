@@ -110,6 +110,7 @@ async def _parent(db: AsyncSession, actor: Actor, wish: SessionWish) -> Package 
             raise InvalidSession("base_model", "missing; name a base model, or a from_version")
         return None
     package = await packages.require_live(db, actor, parse_ref(wish.from_version))
+    package.require_adapter()
     if wish.with_optimizer:
         packages.require_resumable(package)
     return package

@@ -114,6 +114,7 @@ async def session_target(db: AsyncSession, actor: Actor, name_or_id: str) -> Tar
 
 async def version_target(db: AsyncSession, actor: Actor, ref: Ref) -> Target:
     package = await packages.require_live(db, actor, ref)
+    package.require_adapter()
     base = await models.require_base_model(db, package.base_model)
     if base.digest != package.base_digest:
         raise InvalidSampling(

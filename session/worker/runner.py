@@ -289,6 +289,7 @@ class SessionRunner:
         package, found = await self._context.look(lambda db: stored(db, account_id, ref))
         if package.base_digest != self._base.digest:
             raise OtherBase(str(ref), base=package.base_model)
+        package.require_adapter()
         if with_optimizer:
             packages.require_resumable(package)
         folders = ("checkpoints/hf", "state") if with_optimizer else ("checkpoints/hf",)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from exporters import peft_adapter
-from exporters.hf_model import INDEX, WEIGHTS
+from exporters.shards import INDEX, WEIGHTS
 
 
 def random_adapter(
@@ -56,7 +56,7 @@ def split(model: Path, *, shards: int) -> Path:
     return model
 
 
-def change_tensors(file: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
+def change_tensors(file: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
     """Write a weights file again after `change`."""
     tensors = load_file(file)
     change(tensors)

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from exporters.architectures import expected_shapes, missing_by_loading
-from exporters.hf_model import WEIGHTS
+from exporters.shards import WEIGHTS
 from support.model_files import change_tensors
 from support.tiny import tiny_model
 

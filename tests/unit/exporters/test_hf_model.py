@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from exporters.base import BadModel
-from exporters.hf_model import INDEX, WEIGHTS, inspect
+from exporters.hf_model import inspect
+from exporters.shards import INDEX, WEIGHTS
 from support.model_files import change_json, change_tensors, split
 from support.tiny import tiny_model
 

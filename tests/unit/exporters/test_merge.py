@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from exporters import peft_adapter
 from exporters.base import BadAdapter, BadModel
-from exporters.hf_model import INDEX, WEIGHTS
 from exporters.merge import MergeReport, merge
+from exporters.shards import INDEX, WEIGHTS
 from support.model_files import cast, change_json, change_tensors, random_adapter, split
 from support.tiny import tiny_model
 

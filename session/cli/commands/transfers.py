@@ -1,0 +1,109 @@
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from session.cli import completion
+from session.cli.download import download
+from session.cli.output import AsJson, Interrupted, say, show_outcome
+from session.cli.references import Reference, parse_source
+from session.cli.service import Service
+from session.client.config import from_environment
+from session.client.service import ServiceClient
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR")]
+
+
+def push(
+    directory: Directory,
+    group: Annotated[str, typer.Argument(autocompletion=completion.groups)],
+    *,
+    base: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The registered base model it fits.")
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="adapter, merged or state, where it could be more than one.")
+    ] = None,
+    description: Annotated[str, typer.Option(help="Kept with the version.")] = "",
+    metadata: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept too; may be repeated.")
+    ] = None,
+    parent: Annotated[
+        str | None, typer.Option(metavar="GROUP@VERSION", help="What it was made from.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a version of a PEFT adapter, a merged Hugging Face model, or what `pull` wrote.
+
+    Run again after an interruption, it goes on where it was.
+    """
+    said = dict(_pair(each) for each in metadata or ())
+    config = from_environment(by_argument=False)
+    with ServiceClient(config.url, config.api_key) as client, _bar(str(directory)) as progress:
+        pushed = client.push(
+            directory,
+            group,
+            base_model=base,
+            kind=kind,
+            description=description,
+            metadata=said,
+            parent=parent,
+            progress=progress,
+        )
+        try:
+            made = pushed.result()
+        except KeyboardInterrupt:
+            raise Interrupted("run the same command again to go on where it was") from None
+    if as_json:
+        show_outcome(
+            "", {"version": made.ref, "kind": made.kind, "digest": made.digest}, as_json=True
+        )
+    else:
+        say(made.ref)
+
+
+def pull(
+    version: Annotated[
+        str,
+        typer.Argument(metavar="GROUP[@VERSION|:ALIAS]", autocompletion=completion.references),
+    ],
+    directory: Directory,
+    as_json: AsJson = False,
+) -> None:
+    """Download a version's files into DIR, each checked against its digest; GROUP is its newest."""
+    asked = parse_source(version)
+    with Service.from_environment() as service:
+        found = service.get(asked.path)  # an alias may move while the files come
+        reference = Reference(asked.group, found["version"])
+        count = download(service, reference, directory)
+    told = {"version": str(reference), "files": count, "directory": str(directory)}
+    show_outcome(f"{reference}: {count} files in {directory}", told, as_json=as_json)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise typer.BadParameter(f"metadata {text!r} is not KEY=VALUE")
+    return key, value
+
+
+@contextmanager
+def _bar(name: str) -> Iterator[Callable[[str, int, int], None]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(name, total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.update(task, description=f"{what} {name}", completed=done, total=total or None)
+
+        yield show
