@@ -44,6 +44,9 @@ class DeploymentView(BaseModel):
     name: str
     status: DeploymentStatus
     version: str | None = Field(description="What traffic gets now.")
+    approval: str | None = Field(
+        description="Of `version`, now. A rejection moves no traffic by itself."
+    )
     previous: str | None = Field(description="What a rollback returns to.")
     pending: Pending | None
     revision: int
@@ -57,6 +60,7 @@ class DeploymentView(BaseModel):
             name=deployment.name,
             status=standing.status,
             version=standing.served.ref if standing.served else None,
+            approval=standing.approval,
             previous=standing.previous.ref if standing.previous else None,
             pending=Pending.of(standing.pending) if standing.pending else None,
             revision=deployment.last_number,

@@ -66,8 +66,8 @@ class AliasView(BaseModel):
 class Move(BaseModel):
     kind: EventKind
     alias: str | None
-    version: int = Field(description="The version it is about.")
-    digest: str = Field(description="Of that version.")
+    version: int | None = Field(description="It is about; null for a setting of the group.")
+    digest: str | None = Field(description="Of that version.")
     source: str | None = Field(serialization_alias="from")
     target: str | None = Field(serialization_alias="to")
     role: str = Field(description="The role of whoever did it.")

@@ -11,8 +11,8 @@ from registry.api.moments import Asked
 from registry.api.preconditions import Expected, etag
 from registry.api.schemas import Cursor, File, GroupView, Limit, List, Listing, NewGroup, Version
 from registry.kit.db import Database
-from registry.kit.rest import Db, ReadDb
-from registry.packages import moves, service
+from registry.kit.rest import Db, Form, ReadDb
+from registry.packages import moves, rules, service
 from registry.packages.model import Approval, PackageKind, Stage
 from registry.packages.ref import LARGEST_VERSION, PackageRef, ref_in
 from registry.packages.repository import Wanted
@@ -39,6 +39,22 @@ class Edit(BaseModel):
         given: dict[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
         given.pop("why", None)
         return cast(moves.Changes, given)
+
+
+class GroupEdit(Form):
+    """What is left out stays as it is."""
+
+    description: str = ""
+    require_approval: bool = Field(
+        False, description="Promote approved versions only. An admin sets it."
+    )
+    why: str = Field("", description="Kept in the history where `require_approval` changes.")
+
+    @property
+    def changes(self) -> rules.Settings:
+        given: dict[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
+        given.pop("why", None)
+        return cast(rules.Settings, given)
 
 
 def _wanted(
@@ -84,8 +100,21 @@ async def create_group(actor: Member, db: Db, new: NewGroup) -> GroupView:
 
 
 @router.get("/{group}")
-async def show_group(actor: Viewer, db: ReadDb, group: str) -> GroupView:
-    return GroupView.of(await service.require_group(db, actor, group))
+async def show_group(response: Response, actor: Viewer, db: ReadDb, group: str) -> GroupView:
+    """Its ETag is what a change of it takes as If-Match."""
+    found = await service.require_group(db, actor, group)
+    response.headers["ETag"] = etag(found.revision)
+    return GroupView.of(found)
+
+
+@router.patch("/{group}")
+async def edit_group(
+    response: Response, actor: Member, db: Db, group: str, expected: Expected, edit: GroupEdit
+) -> GroupView:
+    """Its description, and what it asks of a version before it is promoted."""
+    found = await rules.edit_group(db, actor, group, edit.changes, expected=expected, why=edit.why)
+    response.headers["ETag"] = etag(found.revision)
+    return GroupView.of(found)
 
 
 @router.get("/{group}/latest")

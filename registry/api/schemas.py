@@ -70,6 +70,8 @@ class GroupView(BaseModel):
     name: str
     description: str
     last_version: int = Field(description="The newest number that was given; 0 before the first.")
+    require_approval: bool = Field(description="Whether only an approved version is promoted.")
+    revision: int = Field(description="Counts changes of its settings; also the ETag.")
     created_at: Moment
 
     @classmethod
@@ -94,7 +96,9 @@ class Version(BaseModel):
     session: str | None
     operation: int | None
     step: int
-    metrics: dict[str, float]
+    metrics: dict[str, float] = Field(
+        description="Of the save, and the last of each name that was logged since."
+    )
     description: str
     metadata: dict[str, str]
     usage: dict[str, int]
@@ -125,7 +129,7 @@ class Version(BaseModel):
             session=package.session_id,
             operation=package.operation_number,
             step=package.step,
-            metrics=package.metrics,
+            metrics=package.latest_metrics,
             description=package.description,
             metadata=package.user_metadata,
             usage=package.usage,

@@ -18,13 +18,6 @@ class InvalidDeploymentName(ServiceError):
         )
 
 
-class VersionRejected(ServiceError):
-    kind = Kind.conflict
-
-    def __init__(self, ref: str) -> None:
-        super().__init__(f"{ref} is rejected: approve it before it is promoted")
-
-
 class NothingToRollBack(ServiceError):
     kind = Kind.conflict
 

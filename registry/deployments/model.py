@@ -117,9 +117,17 @@ class Standing:
     served: DeploymentRevision | None
     previous: DeploymentRevision | None
     latest: DeploymentRevision | None
+    approval: str | None
+    """What people say now of the version that is served. It moves no traffic by itself."""
 
     @classmethod
-    def of(cls, deployment: Deployment, revisions: Sequence[DeploymentRevision]) -> "Standing":
+    def of(
+        cls,
+        deployment: Deployment,
+        revisions: Sequence[DeploymentRevision],
+        *,
+        approval: str | None = None,
+    ) -> "Standing":
         """`revisions` are the deployment's newest and those that it points at."""
         by_id = {revision.id: revision for revision in revisions}
         return cls(
@@ -127,6 +135,7 @@ class Standing:
             by_id.get(deployment.served_revision_id or ""),
             by_id.get(deployment.previous_revision_id or ""),
             max(revisions, key=lambda revision: revision.number, default=None),
+            approval,
         )
 
     @property

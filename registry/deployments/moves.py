@@ -14,6 +14,7 @@ from registry.deployments.repository import LiveRevisions
 from registry.deployments.telling import tell
 from registry.events.model import EventType
 from registry.kit.clock import now
+from registry.packages.errors import ApprovalMissing, VersionRejected
 
 DEPLOYER = "deployer"
 
@@ -30,10 +31,16 @@ async def forget_processes(db: AsyncSession) -> None:
 async def activate(db: AsyncSession, revision: DeploymentRevision, *, address: str) -> bool:
     """Lead the traffic to a healthy revision, and keep the one before it warm.
 
-    False, and nothing moves, where the revision was withdrawn while it started.
+    False, and nothing moves, where the revision was withdrawn while it started, or its version
+    lost the approval that it was promoted with.
     """
     rows = LiveRevisions(db)
     deployment = await rows.deployment(revision.deployment_id)
+    try:
+        (await rows.package(revision)).require_approval()
+    except (VersionRejected, ApprovalMissing) as error:
+        await fail(db, revision, reason=error.message)
+        return False
     old, oldest = deployment.served_revision_id, deployment.previous_revision_id
     starting, active, warm = RevisionStatus.starting, RevisionStatus.active, RevisionStatus.warm
     if not await rows.move(revision.id, starting, active, address=address):

@@ -2,6 +2,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import contains_eager
 
 from registry.deployments.model import (
     LIVE,
@@ -13,6 +14,7 @@ from registry.deployments.model import (
 )
 from registry.kit.clock import now
 from registry.kit.names import NAME
+from registry.packages.model import Package
 
 
 class DeploymentRepository:
@@ -58,14 +60,22 @@ class DeploymentRepository:
 
     async def _stand(self, deployment: Deployment) -> Standing:
         pointed = [deployment.served_revision_id, deployment.previous_revision_id]
-        found = await self._db.scalars(
-            select(DeploymentRevision).where(
+        query = (
+            select(DeploymentRevision, Package.approval)
+            .join(Package, Package.id == DeploymentRevision.package_id)
+            .where(
                 DeploymentRevision.deployment_id == deployment.id,
                 (DeploymentRevision.number == deployment.last_number)
                 | DeploymentRevision.id.in_([each for each in pointed if each]),
             )
         )
-        return Standing.of(deployment, found.all())
+        found = (await self._db.execute(query)).all()
+        approvals = {revision.id: approval for revision, approval in found}
+        return Standing.of(
+            deployment,
+            [revision for revision, _ in found],
+            approval=approvals.get(deployment.served_revision_id or ""),
+        )
 
 
 class LiveRevisions:
@@ -91,6 +101,18 @@ class LiveRevisions:
         if revision_id is None:
             return None
         return await self._db.get(DeploymentRevision, revision_id)
+
+    async def package(self, revision: DeploymentRevision) -> Package:
+        """Locked, so that nobody decides about it before this transaction ends."""
+        query = (
+            select(Package)
+            .join(Package.group)
+            .where(Package.id == revision.package_id)
+            .options(contains_eager(Package.group))
+            .with_for_update(of=Package)
+            .execution_options(populate_existing=True)
+        )
+        return (await self._db.scalars(query)).one()
 
     async def move(
         self, revision_id: str, expected: RevisionStatus, to: RevisionStatus, *, address: str | None

@@ -5,7 +5,6 @@ from registry.access.actor import Actor
 from registry.deployments.errors import (
     DeploymentNotFound,
     InvalidDeploymentName,
-    VersionRejected,
 )
 from registry.deployments.model import (
     Deployment,
@@ -24,7 +23,7 @@ from registry.kit.ids import new_id
 from registry.kit.names import NAME
 from registry.kit.pages import Cursors, Page
 from registry.packages import service as packages
-from registry.packages.model import Approval, Package
+from registry.packages.model import Package
 from registry.packages.ref import PackageRef, Ref
 
 
@@ -111,8 +110,7 @@ async def resolve(db: AsyncSession, actor: Actor, name: str) -> Route:
 async def _require_servable(db: AsyncSession, actor: Actor, ref: Ref) -> Package:
     package = await packages.require_live(db, actor, ref)
     package.require_promotable()
-    if package.approval == Approval.rejected:
-        raise VersionRejected(package.ref)
+    package.require_approval()
     return package
 
 

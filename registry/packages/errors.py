@@ -18,6 +18,43 @@ class GroupExists(ServiceError):
         super().__init__(f"a package group named {name!r} exists already")
 
 
+class GroupMoved(ServiceError):
+    kind = Kind.precondition_failed
+
+    def __init__(self, name: str, *, expected: int, found: int) -> None:
+        super().__init__(
+            f"group {name!r} has changed since it was read: it is at revision {found}, "
+            f"not {expected}; nothing was changed"
+        )
+
+
+class RuleIsForAdmins(ServiceError):
+    kind = Kind.forbidden
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"require_approval: only a token with the role admin may set it for group {name!r}"
+        )
+
+
+class VersionRejected(ServiceError):
+    kind = Kind.conflict
+
+    def __init__(self, ref: str) -> None:
+        super().__init__(f"{ref} is rejected: approve it before it is promoted")
+
+
+class ApprovalMissing(ServiceError):
+    kind = Kind.conflict
+
+    def __init__(self, ref: str) -> None:
+        group = ref.partition("@")[0]
+        super().__init__(
+            f"{ref} is pending, and the group {group} requires approval: approve it before it is "
+            f"promoted: modelyard approve {ref}"
+        )
+
+
 class VersionNotFound(ServiceError):
     kind = Kind.not_found
 

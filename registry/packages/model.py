@@ -14,6 +14,7 @@ from sqlalchemy import (
     Index,
     UniqueConstraint,
     event,
+    false,
     text,
 )
 from sqlalchemy.orm import Mapped, Mapper, mapped_column, relationship
@@ -24,6 +25,8 @@ from registry.kit.clock import now
 from registry.kit.db import Base, UtcDateTime
 from registry.packages.errors import (
     AliasMoved,
+    ApprovalMissing,
+    GroupMoved,
     HistoryIsAppendOnly,
     NoAdapter,
     NotPromotable,
@@ -31,6 +34,7 @@ from registry.packages.errors import (
     PackageIsImmutable,
     VersionDeleted,
     VersionMoved,
+    VersionRejected,
 )
 
 ADAPTER = "checkpoints/hf/"
@@ -77,6 +81,7 @@ class EventKind(StrEnum):
     deleted = "deleted"
     restored = "restored"
     purged = "purged"
+    require_approval = "require_approval"
 
 
 class HolderKind(StrEnum):
@@ -95,7 +100,7 @@ def _partial(name: str, column: str, *, where: str) -> Index:
 
 class PackageGroup(Base):
     """A deleted one is no longer listed, and takes no version until it is made again. It keeps its
-    counter, so that no number is ever given twice."""
+    counter, so that no number is ever given twice. `revision` counts changes of its settings."""
 
     __tablename__ = "package_groups"
     __table_args__ = (UniqueConstraint("account_id", "name"),)
@@ -109,6 +114,12 @@ class PackageGroup(Base):
     deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     retention: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     retention_applied_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    require_approval: Mapped[bool] = mapped_column(default=False, server_default=false())
+    revision: Mapped[int] = mapped_column(default=1, server_default="1")
+
+    def require_revision(self, expected: int) -> None:
+        if self.revision != expected:
+            raise GroupMoved(self.name, expected=expected, found=self.revision)
 
 
 class Package(Base):
@@ -146,6 +157,8 @@ class Package(Base):
     operation_number: Mapped[int | None]
     step: Mapped[int]
     metrics: Mapped[dict[str, float]] = mapped_column(JSON)
+    logged_metrics: Mapped[dict[str, float] | None] = mapped_column(JSON(none_as_null=True))
+    """The last of each name in `PackageMetric`, so that a list needs no second query."""
     description: Mapped[str]
     user_metadata: Mapped[dict[str, str]] = mapped_column(JSON)
     usage: Mapped[dict[str, int]] = mapped_column(JSON)
@@ -173,6 +186,11 @@ class Package(Base):
     @property
     def ref(self) -> str:
         return f"{self.group.name}@{self.version}"
+
+    @property
+    def latest_metrics(self) -> dict[str, float]:
+        """What was logged later replaces what the save said."""
+        return {**self.metrics, **(self.logged_metrics or {})}
 
     @property
     def is_resumable(self) -> bool:
@@ -213,6 +231,13 @@ class Package(Base):
         if not self.is_resumable:
             raise NotResumable(self.ref, kind=self.kind, missing=STATE)
 
+    def require_approval(self) -> None:
+        """What is promoted is never rejected, and is approved where its group asks for that."""
+        if self.approval == Approval.rejected:
+            raise VersionRejected(self.ref)
+        if self.group.require_approval and self.approval != Approval.approved:
+            raise ApprovalMissing(self.ref)
+
     def require_promotable(self) -> None:
         if not self.is_promotable:
             raise NotPromotable(self.ref, kind=self.kind, missing=MERGED)
@@ -225,6 +250,21 @@ class PackageFile(Base):
     path: Mapped[str] = mapped_column(primary_key=True)
     size: Mapped[int] = mapped_column(BigInteger)
     sha256: Mapped[str]
+
+
+class PackageMetric(Base):
+    """One number that was measured after the save. Rows are added and never changed."""
+
+    __tablename__ = "package_metrics"
+    __table_args__ = (Index("ix_package_metrics_package_id_name_id", "package_id", "name", "id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    package_id: Mapped[str] = mapped_column(ForeignKey("packages.id"))
+    name: Mapped[str]
+    step: Mapped[int] = mapped_column(BigInteger)
+    value: Mapped[float]
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
 class PackageTag(Base):
@@ -293,7 +333,7 @@ class PackageHold(Base):
 class PackageEvent(Base):
     """One move: who, when, from what, to what, why, and the digest of the version it is about.
 
-    Rows are added and never changed.
+    A move of the group's own settings is about no version. Rows are added and never changed.
     """
 
     __tablename__ = "package_events"
@@ -304,8 +344,8 @@ class PackageEvent(Base):
     group_id: Mapped[str] = mapped_column(ForeignKey("package_groups.id"))
     kind: Mapped[str]
     alias: Mapped[str | None]
-    version: Mapped[int]
-    digest: Mapped[str]
+    version: Mapped[int | None]
+    digest: Mapped[str | None]
     source: Mapped[str | None]
     target: Mapped[str | None]
     role: Mapped[str]
@@ -337,7 +377,10 @@ class PackageWrite(Base):
         return [self.prefix + path for path in self.paths]
 
 
-_SAID = {"approval", "stage", "description", "expires_at", "tags", "revision"}
+_SAID = {
+    *("approval", "stage", "description", "expires_at", "tags", "revision"),
+    "logged_metrics",
+}
 _DELETION = {"deleted_at", "deleted_by", "deleted_why"}
 _PURGE = {"purge_at", "purging_at", "purged_at", "freed"}
 MUTABLE = _SAID | _DELETION | _PURGE
@@ -352,9 +395,10 @@ def _refuse_changes(_: Mapper[Any], __: Connection, row: Package | PackageFile) 
         raise PackageIsImmutable(forbidden)
 
 
+@event.listens_for(PackageMetric, "before_update")
 @event.listens_for(PackageEvent, "before_update")
 @event.listens_for(PackageEvent, "before_delete")
-def _refuse_rewriting(_: Mapper[Any], __: Connection, row: PackageEvent) -> None:
+def _refuse_rewriting(_: Mapper[Any], __: Connection, row: PackageEvent | PackageMetric) -> None:
     raise HistoryIsAppendOnly
 
 

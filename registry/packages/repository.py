@@ -18,6 +18,7 @@ from registry.packages.model import (
     PackageGroup,
     PackageHold,
     PackageKind,
+    PackageMetric,
     PackageTag,
     Stage,
 )
@@ -83,7 +84,13 @@ class PackageRepository:
 
     def add(
         self,
-        *rows: PackageGroup | Package | PackageFile | PackageAlias | PackageEvent | PackageHold,
+        *rows: PackageGroup
+        | Package
+        | PackageFile
+        | PackageAlias
+        | PackageEvent
+        | PackageHold
+        | PackageMetric,
     ) -> None:
         self._db.add_all(rows)
 
@@ -239,6 +246,20 @@ class PackageRepository:
         )
         return found.all()
 
+    async def metrics(
+        self, package_id: str, *, name: str | None, after: int | None, limit: int
+    ) -> Sequence[PackageMetric]:
+        query = self._metrics(package_id).order_by(PackageMetric.id).limit(limit)
+        if name is not None:
+            query = query.where(PackageMetric.name == name)
+        if after is not None:
+            query = query.where(PackageMetric.id > after)
+        return (await self._db.scalars(query)).all()
+
+    async def count_metrics(self, package_id: str) -> int:
+        found = self._metrics(package_id).with_only_columns(func.count())
+        return await self._db.scalar(found) or 0
+
     async def alias(self, group_id: str, name: str, *, lock: bool = False) -> PackageAlias | None:
         """One that was removed too: it points at nothing."""
         if not ALIAS.fullmatch(name):
@@ -312,6 +333,11 @@ class PackageRepository:
                 selectinload(Package.tags),
                 selectinload(Package.aliases),
             )
+        )
+
+    def _metrics(self, package_id: str) -> Select[PackageMetric]:
+        return select(PackageMetric).where(
+            PackageMetric.account_id == self._account_id, PackageMetric.package_id == package_id
         )
 
     def _aliases(self, group_id: str) -> Select[PackageAlias]:

@@ -55,6 +55,9 @@ class StepMetrics(msgspec.Struct, frozen=True):
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str = ""
+    last_version: int = 0
+    require_approval: bool = False
+    revision: int = 1
     created_at: datetime | None = None
 
 
@@ -116,6 +119,15 @@ class StoredFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    """A number that was logged after the save of its version."""
+
+    name: str
+    step: int
+    value: float
+    at: datetime | None = None
+
+
 class AliasInfo(msgspec.Struct, frozen=True, kw_only=True):
     alias: str
     version: int
@@ -166,8 +178,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     alias: str | None = None
-    version: int
-    digest: str = ""
+    version: int | None = None
+    digest: str | None = None
     before: str | None = msgspec.field(default=None, name="from")
     after: str | None = msgspec.field(default=None, name="to")
     role: str = ""
@@ -191,11 +203,12 @@ class PendingVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """`version` is what traffic gets now."""
+    """`version` is what traffic gets now, `approval` what people say of that now."""
 
     name: str
     status: str
     version: str | None = None
+    approval: str | None = None
     previous: str | None = None
     pending: PendingVersion | None = None
     revision: int = 0

@@ -11,7 +11,9 @@ from session.client.records import (
     AliasInfo,
     BaseModelInfo,
     DeploymentInfo,
+    GroupInfo,
     MergeInfo,
+    Metric,
     Page,
     SessionInfo,
     Usage,
@@ -83,6 +85,21 @@ async def decided(connection: Connection, ref: str, approval: str, why: str) -> 
     path = f"{version_path(found.ref)}/approval"
     body = {"approval": approval, "why": why}
     return await connection.change("PUT", path, body, VersionInfo, revision=found.revision)
+
+
+async def group_edited(connection: Connection, group: str, changes: Mapping[str, Any]) -> GroupInfo:
+    path = group_path(group)
+    found = await connection.get(path, GroupInfo)
+    return await connection.change("PATCH", path, changes, GroupInfo, revision=found.revision)
+
+
+async def logged(
+    connection: Connection, ref: str, numbers: Mapping[str, float], step: int | None
+) -> None:
+    """An alias is looked up first: numbers belong to one version."""
+    found = await version(connection, ref)
+    body = {"metrics": dict(numbers), "step": step}
+    await connection.post(f"{version_path(found.ref)}/metrics", body, Page[Metric])
 
 
 async def edited(connection: Connection, ref: str, changes: Mapping[str, Any]) -> VersionInfo:

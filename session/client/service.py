@@ -19,6 +19,7 @@ from session.client.records import (
     DeploymentInfo,
     GroupInfo,
     Lineage,
+    Metric,
     Move,
     Page,
     SessionInfo,
@@ -178,6 +179,20 @@ class ServiceClient:
         if isinstance(ends, datetime):
             changes["expires_at"] = ends.astimezone(UTC).isoformat()
         return self._run(registry.edited(self._connection, ref, changes))
+
+    def edit_group(self, group: str | None = None, **changes: Any) -> GroupInfo:
+        """Change `description` or `require_approval`; the latter takes an admin's token."""
+        return self._run(registry.group_edited(self._connection, self._named_group(group), changes))
+
+    def log_metrics(self, ref: str, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Add numbers to a version; without a step they are of its own, as an evaluation is."""
+        version_place(ref)
+        return self._run(registry.logged(self._connection, ref, metrics, step))
+
+    def list_metrics(self, ref: str, name: str | None = None) -> list[Metric]:
+        """What was logged since the save, in that order."""
+        path = f"{registry.version_path(ref)}/metrics"
+        return self._run(registry.every(self._connection, path, Page[Metric], {"name": name}))
 
     def get_version(self, ref: str) -> VersionInfo:
         version_place(ref)

@@ -12,7 +12,7 @@ from session.cli.references import parse_reference
 from session.cli.service import Service
 
 app = typer.Typer(no_args_is_help=True, help="What is served, and under which name.")
-_COLUMNS = ("name", "status", "version", "previous", "pending", "updated_at")
+_COLUMNS = ("name", "status", "version", "approval", "previous", "pending", "updated_at")
 _POLL_S = 0.5
 Named = Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.deployments)]
 Patience = Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait for it.")]

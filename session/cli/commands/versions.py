@@ -102,6 +102,39 @@ def edit_version(
     show_outcome(f"{found['ref']} is changed", found, as_json=as_json)
 
 
+@app.command("log", no_args_is_help=True)
+def log_metrics(
+    reference: Written,
+    numbers: Annotated[list[str], typer.Argument(metavar="NAME=NUMBER...")],
+    *,
+    step: Annotated[int | None, typer.Option(help="Else the version's own.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add numbers to a version, such as those of an evaluation."""
+    written = parse_reference(reference)
+    body = {"metrics": dict(map(_number, numbers)), "step": step}
+    with Service.from_environment() as service:
+        found = service.get(written.path)
+        path = Reference(written.group, found["version"]).path
+        rows = service.post(f"{path}/metrics", body)["data"]
+    show_outcome(f"{found['ref']}: {len(rows)} logged", rows, as_json=as_json)
+
+
+@app.command("metrics")
+def list_metrics(
+    group: Written,
+    version: Number = None,
+    *,
+    name: Annotated[str | None, typer.Option(help="Only those of this name.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the numbers that were added to a version since its save, oldest first."""
+    reference = parse_source(group, version)
+    with Service.from_environment() as service:
+        rows = service.pages(f"{reference.path}/metrics", name=name)
+    show_rows(rows, ("name", "step", "value", "at"), as_json=as_json)
+
+
 @app.command("files")
 def list_files(group: Written, version: Number = None, as_json: AsJson = False) -> None:
     """List a version's files with their sizes and digests."""
@@ -185,3 +218,11 @@ def merge(group: Written, version: Number = None, as_json: AsJson = False) -> No
     if as_json:
         return show_fields(found, as_json=True)
     say(found["version"])
+
+
+def _number(written: str) -> tuple[str, float]:
+    name, _, value = written.rpartition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise typer.BadParameter(f"{written!r} is not NAME=NUMBER, as accuracy=0.91") from None

@@ -12,10 +12,9 @@ from registry.deployments.errors import (
     DeploymentStarting,
     InvalidDeploymentName,
     NothingToRollBack,
-    VersionRejected,
 )
 from registry.deployments.model import DeploymentStatus, Standing
-from registry.packages.errors import NotPromotable, VersionNotFound
+from registry.packages.errors import NotPromotable, VersionNotFound, VersionRejected
 from registry.packages.model import Approval, PackageKind
 from registry.packages.ref import PackageRef
 from support.merged import member, publish
