@@ -9,6 +9,7 @@ from secrets import token_hex
 from registry.artifacts.errors import BlobNotFound, InvalidArtifactName, MultipartNotFound
 from registry.artifacts.local_incoming import INCOMING, Incoming, copy_bytes, sync
 from registry.artifacts.names import validate_artifact_name
+from registry.artifacts.partial import hidden
 from registry.artifacts.parts import require_part_number
 from registry.artifacts.store import (
     CHUNK,
@@ -45,8 +46,8 @@ class LocalBlobStore:
             while data := await asyncio.to_thread(file.read, chunk):
                 yield data
 
-    async def fetch(self, key: str, path: Path, *, progress: Progress | None = None) -> None:
-        await asyncio.to_thread(_copy, self._existing(key), path, progress)
+    async def fetch(self, key: str, path: Path, *, progress: Progress | None = None) -> str:
+        return await asyncio.to_thread(_copy, self._existing(key), path, progress)
 
     async def size(self, key: str) -> int | None:
         path = self._path(key)
@@ -163,11 +164,12 @@ def _install(aside: Path, target: Path) -> None:
     raise FileNotFoundError(target)
 
 
-def _copy(source: Path, target: Path, progress: Progress | None) -> None:
+def _copy(source: Path, target: Path, progress: Progress | None) -> str:
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name[:200]}.{token_hex(8)}")
+    aside = hidden(target, token_hex(8))
     try:
-        copy_bytes(source, aside, progress)
+        digest = copy_bytes(source, aside, progress)
         aside.replace(target)
+        return digest
     finally:
         aside.unlink(missing_ok=True)

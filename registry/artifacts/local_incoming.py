@@ -4,6 +4,7 @@ Each arrival has a folder that names its key. A process that ends leaves the fol
 one goes on with it or removes it.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -99,12 +100,16 @@ class Incoming:
         raise MultipartNotFound(key)
 
 
-def copy_bytes(source: Path, target: Path, progress: Progress | None) -> None:
+def copy_bytes(source: Path, target: Path, progress: Progress | None) -> str:
+    """The SHA-256 of what was copied."""
+    digest = hashlib.sha256()
     with source.open("rb") as file, target.open("wb") as copy:
         while data := file.read(CHUNK):
             copy.write(data)
+            digest.update(data)
             if progress is not None:
                 progress(len(data))
+    return digest.hexdigest()
 
 
 def sync(path: Path) -> None:

@@ -19,7 +19,12 @@ class FileEntry:
 
 def describe(directory: Path) -> list[FileEntry]:
     """Every file below `directory`, sorted by path; anything but plain files is refused."""
-    return sorted(_entry(directory, path) for path in directory.rglob("*") if not _is_folder(path))
+    return [_entry(directory, path) for path in list_files(directory)]
+
+
+def list_files(directory: Path) -> list[str]:
+    """Their paths below `directory`, sorted, without a look into them."""
+    return sorted(_name(directory, path) for path in directory.rglob("*") if not _is_folder(path))
 
 
 def manifest_digest(files: Iterable[FileEntry]) -> str:
@@ -38,8 +43,13 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _entry(directory: Path, path: Path) -> FileEntry:
+def _name(directory: Path, path: Path) -> str:
     name = path.relative_to(directory).as_posix()
     if path.is_symlink() or not path.is_file():
         raise ArtifactRefused(name, "is not a plain file")
-    return FileEntry(validate_artifact_name(name), path.stat().st_size, hash_file(path))
+    return validate_artifact_name(name)
+
+
+def _entry(directory: Path, name: str) -> FileEntry:
+    path = directory / name
+    return FileEntry(name, path.stat().st_size, hash_file(path))

@@ -64,10 +64,11 @@ class MemoryBlobStore:
         for start in range(0, len(data), chunk):
             yield data[start : start + chunk]
 
-    async def fetch(self, key: str, path: Path, *, progress: Progress | None = None) -> None:
+    async def fetch(self, key: str, path: Path, *, progress: Progress | None = None) -> str:
         data = await self.read(key)
         await asyncio.to_thread(_write, path, data)
         _tell(progress, data)
+        return hashlib.sha256(data).hexdigest()
 
     async def size(self, key: str) -> int | None:
         blob = self._blobs.get(validate_artifact_name(key))

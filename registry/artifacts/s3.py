@@ -15,8 +15,9 @@ from s3transfer.manager import TransferConfig, TransferManager
 from s3transfer.subscribers import BaseSubscriber
 
 from registry.artifacts.errors import BlobNotFound, MultipartNotFound, StoreRefused
-from registry.artifacts.parts import MIB, part_size
+from registry.artifacts.parts import part_size
 from registry.artifacts.s3_client import ABSENT, translated
+from registry.artifacts.s3_download import Download
 from registry.artifacts.s3_multipart import MultipartUploads
 from registry.artifacts.s3_reader import Reader
 from registry.artifacts.store import (
@@ -29,7 +30,6 @@ from registry.artifacts.store import (
 )
 
 _BATCH = 1_000  # the most keys that one request deletes
-_IO_QUEUE = 64  # MiB that wait for the disk while a file comes in
 _UPLOAD = "modelyard-upload"
 
 
@@ -72,17 +72,33 @@ class S3BlobStore(MultipartUploads):
         finally:
             reader.close()
 
-    async def fetch(self, key: str, path: Path, *, progress: Progress | None = None) -> None:
-        """Written beside and renamed; parts come several at once, each again where it is cut."""
-        where = self._where(key)
-        await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
-        await self._transfer(
-            key,
-            self._bucket.part_bytes,
-            lambda manager: manager.download(
-                where["Bucket"], where["Key"], str(path), subscribers=_told(progress)
-            ),
+    async def fetch(self, key: str, path: Path, *, progress: Progress | None = None) -> str:
+        """A task that is cancelled stops its threads; what has come by then stays."""
+        found = await self._head(key)
+        if found is None:
+            raise BlobNotFound(key)
+        download = Download(
+            client=self._client,
+            where=self._where(key),
+            etag=str(found["ETag"]),
+            size=int(found["ContentLength"]),
+            attempts=self._bucket.attempts,
+            progress=progress,
         )
+        coming = asyncio.create_task(
+            self._call(
+                key,
+                lambda: download.run(
+                    path, step=self._bucket.part_bytes, concurrency=self._bucket.concurrency
+                ),
+            )
+        )
+        try:
+            return await asyncio.shield(coming)
+        except asyncio.CancelledError:
+            download.stop.set()
+            await asyncio.wait((coming,))
+            raise
 
     async def keys(self, prefix: str) -> list[str]:
         return [found.key for found in await self.objects(prefix)]
@@ -132,8 +148,6 @@ class S3BlobStore(MultipartUploads):
             multipart_threshold=part,
             multipart_chunksize=part,
             max_request_concurrency=self._bucket.concurrency,
-            max_io_queue_size=_IO_QUEUE,
-            io_chunksize=MIB,
         )
         manager = TransferManager(self._client, config)
         try:

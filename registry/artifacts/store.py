@@ -13,7 +13,7 @@ CHUNK = 2**20
 LONGEST_URL_S = 900
 
 Progress = Callable[[int], None]
-"""Told of bytes that have newly moved, from any thread. Bytes that move again are told of once."""
+"""Told of bytes that have moved, from any thread; a negative number takes some back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,11 @@ class BlobStore(Protocol):
 
     def stream(self, key: str, *, chunk: int = CHUNK) -> AsyncIterator[bytes]: ...
 
-    async def fetch(self, key: str, path: Path, *, progress: Progress | None = None) -> None:
-        """Write the object to a file of its own, which appears whole, and make its folder."""
+    async def fetch(self, key: str, path: Path, *, progress: Progress | None = None) -> str:
+        """Write the object to a file of its own, which appears whole, and make its folder.
+
+        Its SHA-256 is made while it comes. Another try, of any process, goes on where one ended.
+        """
 
     async def size(self, key: str) -> int | None:
         """None where there is no such object."""

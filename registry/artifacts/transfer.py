@@ -2,10 +2,12 @@
 
 import asyncio
 import hashlib
+import os
 import shutil
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from secrets import token_hex
+from tempfile import TemporaryDirectory
 
 from registry.artifacts.errors import (
     ArtifactRefused,
@@ -16,32 +18,45 @@ from registry.artifacts.errors import (
 from registry.artifacts.formats import refuse_pickle
 from registry.artifacts.manifest import FileEntry, describe, hash_file
 from registry.artifacts.names import validate_artifact_name
-from registry.artifacts.store import BlobStore
+from registry.artifacts.partial import hidden, lock, partial_files
+from registry.artifacts.store import BlobStore, Progress
 
 
 async def upload(
-    store: BlobStore, prefix: str, directory: Path, files: Iterable[FileEntry]
-) -> None:
-    for file in files:
-        path = directory / validate_artifact_name(file.path)
-        await asyncio.to_thread(refuse_pickle, path)
-        await store.put_file(prefix + file.path, path)
+    store: BlobStore,
+    prefix: str,
+    directory: Path,
+    paths: Iterable[str],
+    *,
+    progress: Progress | None = None,
+) -> list[FileEntry]:
+    """What was sent, each file's digest made while it was on its way."""
+    return [await _send(store, prefix, directory, path, progress) for path in paths]
 
 
 async def materialize(
-    store: BlobStore, prefix: str, files: Sequence[FileEntry], target: Path
+    store: BlobStore,
+    prefix: str,
+    files: Sequence[FileEntry],
+    target: Path,
+    *,
+    progress: Progress | None = None,
 ) -> None:
-    """Make `target` hold exactly these files. A target that does already is compared and kept."""
+    """Make `target` hold exactly these files. A target that does already is compared and kept.
+
+    What an interrupted try has fetched stays aside, and the next one goes on with it.
+    """
     if await asyncio.to_thread(_holds, target, files):
         return
-    aside = target.with_name(f".{target.name}.{token_hex(8)}")
-    try:
-        aside.mkdir(parents=True)
-        for file in files:
-            await _fetch(store, prefix, file, aside)
+    with _aside(target) as aside:
+        await asyncio.to_thread(_clear, aside, files)
+        try:
+            for file in files:
+                await _fetch(store, prefix, file, aside, progress)
+        except CorruptArtifact:  # trying again would not mend it
+            await asyncio.to_thread(shutil.rmtree, aside)
+            raise
         await asyncio.to_thread(_install, aside, target, files)
-    finally:
-        await asyncio.to_thread(shutil.rmtree, aside, ignore_errors=True)
 
 
 async def verified_stream(store: BlobStore, prefix: str, entry: FileEntry) -> AsyncIterator[bytes]:
@@ -57,16 +72,71 @@ async def verified_stream(store: BlobStore, prefix: str, entry: FileEntry) -> As
     return _chain(first, pieces)
 
 
-async def _fetch(store: BlobStore, prefix: str, file: FileEntry, folder: Path) -> None:
-    path = folder / validate_artifact_name(file.path)
+async def _send(
+    store: BlobStore, prefix: str, directory: Path, name: str, progress: Progress | None
+) -> FileEntry:
+    path = directory / validate_artifact_name(name)
+    await asyncio.to_thread(refuse_pickle, path)
+    hashing = asyncio.create_task(asyncio.to_thread(hash_file, path))
     try:
-        await store.fetch(prefix + file.path, path)
+        await store.put_file(prefix + name, path, progress=progress)
+    finally:
+        digest = await hashing
+    return FileEntry(name, path.stat().st_size, digest)
+
+
+async def _fetch(
+    store: BlobStore, prefix: str, file: FileEntry, folder: Path, progress: Progress | None
+) -> None:
+    path = folder / validate_artifact_name(file.path)
+    if await asyncio.to_thread(_is, path, file):
+        return
+    try:
+        digest = await store.fetch(prefix + file.path, path, progress=progress)
     except BlobNotFound:
         raise CorruptArtifact(file.path, "it is missing from the object store") from None
     if (size := path.stat().st_size) != file.size:
         raise CorruptArtifact(file.path, _sizes(size, file))
-    if await asyncio.to_thread(hash_file, path) != file.sha256:
+    if digest != file.sha256:
         raise CorruptArtifact(file.path, _digests(file))
+
+
+def _is(path: Path, file: FileEntry) -> bool:
+    return path.is_file() and path.stat().st_size == file.size and hash_file(path) == file.sha256
+
+
+@contextmanager
+def _aside(target: Path) -> Iterator[Path]:
+    """A folder for this target, or one of our own while another process fetches into that."""
+    usual = hidden(target, "incoming")
+    descriptor = lock(usual, _open_folder)
+    if descriptor is None:
+        with TemporaryDirectory(dir=target.parent, ignore_cleanup_errors=True) as own:
+            yield Path(own) / "files"
+        return
+    try:
+        yield usual
+    finally:
+        with suppress(OSError):  # it has something in it, or was moved
+            usual.rmdir()
+        os.close(descriptor)
+
+
+def _open_folder(path: Path) -> int:
+    while True:
+        path.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # it was moved in between
+            return os.open(path, os.O_RDONLY)
+
+
+def _clear(aside: Path, files: Iterable[FileEntry]) -> None:
+    """What an earlier try for other files has left. Half of a file that is wanted stays."""
+    aside.mkdir(exist_ok=True)
+    wanted = {aside / file.path for file in files}
+    kept = wanted | {each for path in wanted for each in partial_files(path)}
+    for path in list(aside.rglob("*")):
+        if path.is_symlink() or (path.is_file() and path not in kept):
+            path.unlink()
 
 
 def _holds(target: Path, files: Iterable[FileEntry]) -> bool:
@@ -82,7 +152,7 @@ def _install(aside: Path, target: Path, files: Iterable[FileEntry]) -> None:
         aside.rename(target)
     except OSError:
         if _holds(target, files):
-            return
+            return shutil.rmtree(aside)
         shutil.rmtree(target)
         aside.rename(target)
 

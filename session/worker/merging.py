@@ -7,7 +7,6 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from exporters.merge import merge
-from registry.artifacts.manifest import FileEntry, describe
 from registry.kit.ids import new_id
 from registry.packages import service as packages
 from registry.packages import writes
@@ -18,7 +17,7 @@ from session.checkpoints import ADAPTER, MERGED, account_actor, discard, on_disk
 from session.merges import service as merges
 from session.merges.model import Merge, MergeStatus
 from session.worker.context import Context, failure
-from session.worker.writing import Written, write
+from session.worker.writing import Place, Written, write
 
 log = structlog.get_logger()
 
@@ -56,20 +55,18 @@ async def _merge(context: Context, asked: Merge) -> None:
     base = await context.bases.readable(source.base_model)
     async with on_disk(context.store, found.parts(ADAPTER), context.workdir) as folder:
         await asyncio.to_thread(merge, base.path, folder / ADAPTER, folder / MERGED)
-        files = await asyncio.to_thread(describe, folder)
         while True:
-            written = _place(asked, files)
             try:
                 actor = account_actor(asked.account_id)
-                await write(context, written, folder, actor, holder=asked.id)
+                written = await write(context, _place(asked), folder, actor, holder=asked.id)
                 return await _publish(context, asked, _draft(source, written))
             except WriteCollected as collected:
                 log.warning("merge.again", merge=asked.id, why=collected.message)
 
 
-def _place(asked: Merge, files: Sequence[FileEntry]) -> Written:
+def _place(asked: Merge) -> Place:
     package_id, actor = new_id("pkg"), account_actor(asked.account_id)
-    return Written(package_id, package_prefix(actor, asked.group_name, package_id), files)
+    return package_id, package_prefix(actor, asked.group_name, package_id)
 
 
 async def _publish(context: Context, asked: Merge, draft: PackageDraft) -> None:

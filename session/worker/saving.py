@@ -12,7 +12,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from exporters.merge import merge
 from registry.access.actor import Actor
-from registry.artifacts.manifest import FileEntry, describe
 from registry.kit.ids import new_id
 from registry.packages import service as packages
 from registry.packages import writes
@@ -100,35 +99,32 @@ class Saver:
     ) -> None:
         async with stack:
             try:
-                files = await self._made(plan, folder, written)
-                await self._keep(plan, folder, files, before)
+                await self._make(plan, folder, written)
+                await self._keep(plan, folder, before)
             except Exception as error:  # the worker's edge: reported and logged
                 log.warning("save.failed", operation=plan.operation_id, exc_info=error)
                 await _over(before)
                 await self._report(plan, error)
         self._context.done.announce(plan.operation_id)
 
-    async def _made(
-        self, plan: SavePlan, folder: Path, written: Awaitable[None]
-    ) -> Sequence[FileEntry]:
+    async def _make(self, plan: SavePlan, folder: Path, written: Awaitable[None]) -> None:
         await written
         if plan.body.kind == "merged":
             base = await self._context.bases.readable(plan.base.name)
             await asyncio.to_thread(merge, base.path, folder / ADAPTER, folder / MERGED)
-        return await asyncio.to_thread(describe, folder)
 
     async def _keep(
         self,
         plan: SavePlan,
         folder: Path,
-        files: Sequence[FileEntry],
         before: asyncio.Task[None] | None,
     ) -> None:
         """Written again, elsewhere, if what was written was taken for left over."""
         while True:
-            written = Written(*plan.place(), files)
             try:
-                await write(self._context, written, folder, plan.actor, holder=plan.operation_id)
+                written = await write(
+                    self._context, plan.place(), folder, plan.actor, holder=plan.operation_id
+                )
                 await _over(before)
                 return await self._publish(plan, written)
             except WriteCollected as collected:

@@ -90,7 +90,12 @@ async def test_chunked_uploads_are_not_needed(server: S3Server, file: Path, tmp_
         with closing(S3BlobStore(bucket)) as store:
             await store.put_file("a", file)
             await store.put_bytes("b", b"x")
-            assert await store.read("a") == content(file)
+            upload = await store.begin_multipart("c")
+            part = await store.put_part("c", upload, 1, b"part")
+            await store.finish_multipart("c", upload, [part])
+            await store.fetch("a", tmp_path / "copy")
+            assert content(tmp_path / "copy") == await store.read("a") == content(file)
+            assert await store.read("c") == b"part"
 
 
 async def test_a_signed_url_leads_to_the_public_endpoint(server: S3Server) -> None:
