@@ -8,6 +8,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
+import registry.api.collection
 import registry.api.deployments
 import registry.api.rest
 from registry.api.auth import require_permissions
@@ -19,6 +20,7 @@ from session.api import openai, rest
 from session.api.openai_errors import ERROR_FORM
 from session.api.sampler import ServiceSampler
 from session.api.wire_shapes import SHAPES
+from session.claims import CLAIMS
 from session.resources import open_database, open_desk, open_store
 from session.worker.channel import WorkerChannel
 
@@ -53,6 +55,7 @@ def create_app(settings: Settings, *, stopping: asyncio.Event | None = None) -> 
         app.add_middleware(AnswersWhenStopping, stopping=stopping)
     for router in (registry.api.rest.router, registry.api.deployments.router, rest.router):
         app.include_router(router)
+    app.include_router(registry.api.collection.routes(CLAIMS))
     app.include_router(openai.router)
 
     @app.get("/healthz", tags=["health"])

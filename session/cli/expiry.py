@@ -26,6 +26,16 @@ def parse_expiry(text: str, *, at: datetime) -> datetime:
     return moment
 
 
+def parse_age(text: str) -> timedelta:
+    """Zero is an age too."""
+    span = _SPAN.fullmatch(text)
+    if span is not None:
+        return timedelta(**{_UNITS[span["unit"]]: int(span["count"])})
+    if text in ("0", "0h", "0d", "0w"):
+        return timedelta()
+    raise typer.BadParameter(f"{text!r} is not an age such as 24h, 7d or 0h")
+
+
 def parse_moment(text: str) -> datetime:
     """One without a zone is in UTC."""
     try:

@@ -19,6 +19,7 @@ from session.cli.commands import (
     aliases,
     deployments,
     doctor,
+    garbage,
     groups,
     history,
     models,
@@ -89,6 +90,7 @@ app.command("serve-model", hidden=True)(processes.serve_model)
 
 _OPERATE = "On the service's machine"
 app.command(rich_help_panel=_OPERATE)(doctor.doctor)
+app.command(rich_help_panel=_OPERATE)(garbage.gc)
 app.add_typer(schema.app, name="db", rich_help_panel=_OPERATE)
 app.add_typer(models.app, name="models", rich_help_panel=_OPERATE)
 app.add_typer(accounts.app, name="accounts", rich_help_panel=_OPERATE)
