@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +24,14 @@ class Bucket:
     part_bytes: int = 8 * 2**20
     concurrency: int = 10
     attempts: int = 5
+
+
+def lifecycle_rule(bucket: Bucket) -> dict[str, Any]:
+    """Lets the store itself end uploads in parts that nobody has gone on with for days."""
+    prefix = bucket.prefix.strip("/")
+    return {
+        "ID": "modelyard-unfinished-uploads",
+        "Status": "Enabled",
+        "Filter": {"Prefix": f"{prefix}/" if prefix else ""},
+        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7},
+    }

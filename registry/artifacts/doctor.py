@@ -28,6 +28,7 @@ from registry.kit.errors import ServiceError
 MOST_SKEW = timedelta(minutes=5)
 """S3 refuses signatures that are 15 minutes off."""
 _DATA = b"modelyard doctor " * 64
+_MOST_NAMED = 5
 _WRONG_SHA256 = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 
 
@@ -291,7 +292,6 @@ class _Probes:
         upload = self._client.create_multipart_upload(**where)["UploadId"]
         try:
             listed = [self._uploads(prefix) for prefix in (self._folder, where["Key"])]
-            old = [each for each in self._uploads("") if _is_old(each)]
         finally:
             self._client.abort_multipart_upload(**where, UploadId=upload)
         below, exact = ([each["UploadId"] for each in uploads] for uploads in listed)
@@ -300,7 +300,7 @@ class _Probes:
             raise Lacking(
                 f"unfinished uploads are listed {how}: let the store end old ones by itself"
             )
-        return f"{len(old)} unfinished uploads are older than a day" if old else "no old uploads"
+        return _strays(self._uploads(self._folder.rpartition("doctor-")[0]))
 
     def _uploads(self, prefix: str) -> list[dict[str, Any]]:
         pages = self._client.get_paginator("list_multipart_uploads").paginate(
@@ -359,9 +359,14 @@ class _Probes:
         return [each["Key"] for each in answer.get("Contents", ())]
 
 
-def _is_old(upload: dict[str, Any]) -> bool:
-    started: datetime = upload["Initiated"]
-    return now() - started > timedelta(days=1)
+def _strays(uploads: list[dict[str, Any]]) -> str:
+    """Parts that cost space, or are on their way this moment: the oldest by name."""
+    if not uploads:
+        return "no unfinished uploads"
+    uploads.sort(key=lambda each: each["Initiated"])
+    named = [f"{each['Key']} ({each['Initiated']:%Y-%m-%d})" for each in uploads[:_MOST_NAMED]]
+    more = ", and more" if len(uploads) > _MOST_NAMED else ""
+    return f"{len(uploads)} unfinished, see modelyard gc: {', '.join(named)}{more}"
 
 
 def _same(found: bytes, wanted: bytes) -> None:

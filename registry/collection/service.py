@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-import structlog
-
 from registry.artifacts.store import BlobStore, StoredObject, Unfinished
 from registry.collection.claims import Claims
 from registry.collection.places import PACKAGES, Place, place_of
@@ -23,7 +21,6 @@ from registry.kit.clock import now
 from registry.kit.db import Database
 from registry.packages.model import Package, PackageFile, PackageWrite
 
-log = structlog.get_logger()
 WRITES = "writes"
 UPLOADS = "uploads"
 _PAGE = 500
@@ -45,7 +42,6 @@ async def collect(
     await job.folders(objects)
     await job.uploads()
     await job.versions({each.key: each.size for each in objects})
-    log.info("garbage.collected", dry_run=dry_run, bytes=job.report.bytes_freed)
     return job.report
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from registry.artifacts.bucket import Bucket
+from registry.artifacts.bucket import Bucket, lifecycle_rule
 from registry.artifacts.doctor import (
     Finding,
     Verdict,
@@ -44,15 +44,17 @@ def examine() -> dict[str, Any]:
     if bucket is None:
         found += examine_folder(settings.objects_path())
         chosen: dict[str, str] = {}
+        rule = None
     else:
         tried, works = examine_bucket(bucket)
         found += tried
-        chosen = _variables(works, bucket)
+        chosen, rule = _variables(works, bucket), lifecycle_rule(works)
     ok = all(each.verdict is not Verdict.fails for each in found)
     return {
         "ok": ok,
         "checks": [{**asdict(each), "verdict": each.verdict.value} for each in found],
         "settings": chosen if ok else {},
+        "lifecycle_rule": rule if ok else None,
     }
 
 

@@ -132,6 +132,25 @@ def test_the_region_that_works_is_found(versitygw: S3Server) -> None:
     assert found["signed URL"].verdict is Verdict.works
 
 
+def test_unfinished_uploads_are_named_and_the_rule_that_ends_them(
+    versitygw: S3Server, doctor: Doctor
+) -> None:
+    bucket = versitygw.fresh_bucket()
+    client = make_client(bucket)
+    for key in ("team/facts/a", "others/b"):
+        client.create_multipart_upload(Bucket=bucket.name, Key=key)
+    client.close()
+    settings = {"ENDPOINT": versitygw.endpoint, "BUCKET": bucket.name, "PREFIX": "team"}
+    code, out = doctor("--json", **{f"OBJECTS__{name}": each for name, each in settings.items()})
+    report = json.loads(out)
+    (found,) = [each for each in report["checks"] if each["check"] == "objects: list multipart"]
+    assert found["detail"].startswith("1 unfinished, see modelyard gc: team/facts/a (")
+    rule = report["lifecycle_rule"]
+    assert rule["Filter"] == {"Prefix": "team/"}
+    assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}
+    assert code == 0
+
+
 def test_a_clock_that_is_off_is_said(minio: S3Server) -> None:
     def yesterday(request: Proxied) -> bool:
         answer = request.passed_on()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,10 @@ def a_round(yard: Yard, number: int) -> None:
             collector.wait()
 
 
+def has_ended(service: Service, session: str) -> bool:
+    return get(service, f"/v1/sessions/{session}")["ended_at"] is not None
+
+
 def versions(service: Service) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = get(service, f"/v1/groups/{GROUP}/versions", limit=200)["data"]
     return found
@@ -140,7 +145,7 @@ def test_kills_in_the_middle_of_saves_lose_no_version_and_leave_no_byte(
         assert get(service, "/v1/sessions/again", wait=20)["status"] == "running"
         for name in ("first", "again"):
             post(service, f"/v1/sessions/{name}/stop", {})
-            eventually(lambda name=name: get(service, f"/v1/sessions/{name}")["ended_at"])
+            eventually(partial(has_ended, service, name))
     found = asked.collect()
     assert (found["damaged"], found["foreign"]["objects"]) == ([], 0)
     with closing(make_client(bucket)) as s3:

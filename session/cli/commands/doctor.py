@@ -1,3 +1,5 @@
+import json
+
 import typer
 
 from session.cli.output import AsJson, note, say, show_fields, show_rows, waiting
@@ -20,6 +22,9 @@ def doctor(as_json: AsJson = False) -> None:
             note("the settings that work here:")
         for name, value in report["settings"].items():
             say(f"{name}={value}")
+        if report["lifecycle_rule"]:
+            note("the lifecycle rule that lets the bucket end unfinished uploads by itself:")
+            say(json.dumps(report["lifecycle_rule"]))
     if not report["ok"]:
         note("modelyard: what fails above keeps the service from working")
         raise typer.Exit(1)
