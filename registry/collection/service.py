@@ -20,6 +20,7 @@ from registry.collection.repository import CollectionRepository
 from registry.kit.clock import now
 from registry.kit.db import Database
 from registry.packages.model import Package, PackageFile, PackageWrite
+from registry.uploads import service as uploads
 
 WRITES = "writes"
 UPLOADS = "uploads"
@@ -80,6 +81,7 @@ class _Collection:
             living: set[str] = set()
             for holders in _chunks(asked):
                 living |= await self.claims.holders(db, holders)
+                living |= await uploads.living(db, holders)
             dead = [each for each in idle if each.collected_at or each.holder not in living]
             if is_dry:
                 return dead

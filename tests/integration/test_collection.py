@@ -22,6 +22,7 @@ from registry.kit.db import Database
 from registry.packages import service
 from registry.packages.errors import WriteCollected
 from registry.packages.model import Package, PackageWrite
+from registry.uploads.model import Upload, UploadState
 from support.garbage import ADAPTER, BEGIN_AND_DIE, SIZE, STATE, Yard, a_yard, heaps
 from support.s3 import S3Server
 
@@ -117,6 +118,29 @@ async def test_a_deleted_version_keeps_its_files_and_a_purged_one_does_not(memor
     report = await memory.collect()
     assert (heaps(report), report.damaged) == ({"versions": (1, 2, SIZE)}, [])
     assert await memory.folders() == {deleted.prefix}
+
+
+async def test_an_upload_keeps_what_it_brought_until_it_is_over(memory: Yard) -> None:
+    draft = await memory.begun("pkg_1")
+    upload = Upload(
+        id="pkg_1",
+        account_id=memory.alice.account_id,
+        group_name="demo",
+        kind="state",
+        prefix=draft.prefix,
+        digest="sha256:00",
+        size=SIZE,
+        base_model="tiny",
+        description="",
+        user_metadata={},
+        expires_at=now(),
+    )
+    async with memory.database.begin() as db:
+        db.add(upload)
+    assert heaps(await memory.collect()) == {}
+    async with memory.database.begin() as db:
+        await db.execute(update(Upload).values(state=UploadState.aborted))
+    assert heaps(await memory.collect()) == {"writes": (1, 2, SIZE)}
 
 
 async def test_a_file_that_is_missing_or_cut_is_told_and_the_row_stays(yard: Yard) -> None:
