@@ -58,6 +58,12 @@ def tensor_key(module: str, side: str) -> str:
     return f"base_model.model.{module}.lora_{side}.weight"
 
 
+def half_of(key: str) -> tuple[str, str] | None:
+    """The module and the side (`A` or `B`) that a tensor's name says, if it is one of PEFT's."""
+    match = _KEY.fullmatch(key)
+    return None if match is None else (match["module"], match["side"])
+
+
 def read_headers(directory: Path) -> tuple[AdapterConfig, dict[str, TensorEntry]]:
     """The adapter of a directory by its configuration and its header, after every check that
     needs no base."""

@@ -28,6 +28,8 @@ BITS: Mapping[str, int] = {
     "F64": 64,
 }
 LONGEST_HEADER = 100 * 2**20
+START = 9
+"""Bytes that tell a safetensors file, and how long its header is."""
 _PICKLE_SUFFIXES = frozenset({".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth"})
 
 
@@ -49,18 +51,27 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     """The tensors of a file, once it is sure that they fill it exactly."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        start = file.read(9)
-        if reason := _why_not_safetensors(start, size):
-            raise BadFile(path.name, reason)
-        (length,) = struct.unpack("<Q", start[:8])
+        length = header_length(path, file.read(START), size)
         file.seek(8)
-        raw = file.read(length)
+        return parse_header(path, file.read(length), size)
+
+
+def header_length(path: Path, start: bytes, size: int) -> int:
+    """From the first `START` bytes of a file of `size` bytes, which need not lie at `path`."""
+    if reason := _why_not_safetensors(start, size):
+        raise BadFile(path.name, reason)
+    (length,) = struct.unpack("<Q", start[:8])
+    return int(length)
+
+
+def parse_header(path: Path, raw: bytes, size: int) -> dict[str, TensorEntry]:
+    """`raw` is what follows the length, as long as that says."""
     entries = {
         name: _entry(path, name, value)
         for name, value in _parse(path, raw).items()
         if name != "__metadata__"
     }
-    _check_layout(path, entries, size - 8 - length)
+    _check_layout(path, entries, size - 8 - len(raw))
     return entries
 
 

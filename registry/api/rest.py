@@ -2,11 +2,12 @@
 
 from fastapi import APIRouter
 
-from registry.api import history, metrics, models, packages, proofs, uploads, usage
+from registry.api import differences, history, metrics, models, packages, proofs, uploads, usage
 
 router = APIRouter()
 router.include_router(models.router)
 router.include_router(packages.router)
+router.include_router(differences.router)
 router.include_router(metrics.router)
 router.include_router(proofs.router)
 router.include_router(history.router)

@@ -18,6 +18,7 @@ from session.cli.commands import (
     accounts,
     aliases,
     deployments,
+    differences,
     doctor,
     garbage,
     groups,
@@ -108,6 +109,7 @@ app.command(rich_help_panel=_USE)(versions.reject)
 app.add_typer(aliases.app, name="alias", rich_help_panel=_USE)
 app.command(rich_help_panel=_USE)(history.history)
 app.command(rich_help_panel=_USE)(proofs.lineage)
+app.command(rich_help_panel=_USE)(differences.diff)
 app.command(rich_help_panel=_USE)(proofs.verify)
 app.command(rich_help_panel=_USE)(versions.merge)
 app.command(rich_help_panel=_USE)(deployments.promote)

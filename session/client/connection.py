@@ -107,6 +107,10 @@ class Connection:
         """POST what changes nothing and may take very long."""
         return self._read(await self._ask(self._prepare("POST", path, None)), form)
 
+    async def get_long(self, path: str, params: Mapping[str, str]) -> bytes:
+        """GET what may take very long, as it comes."""
+        return (await self._ask(self._prepare("GET", path, None, params=params))).content
+
     async def change(
         self,
         method: str,

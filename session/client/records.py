@@ -188,6 +188,80 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime | None = None
 
 
+class FieldChange(msgspec.Struct, frozen=True, kw_only=True):
+    """None where a version does not have it."""
+
+    field: str
+    before: Any = None
+    after: Any = None
+
+
+class MetricChange(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    before: float | None = None
+    after: float | None = None
+    difference: float | None = None
+
+
+class ChangedFile(msgspec.Struct, frozen=True, kw_only=True):
+    before: StoredFile
+    after: StoredFile
+
+
+class FilesChanged(msgspec.Struct, frozen=True, kw_only=True):
+    added: list[StoredFile] = []
+    removed: list[StoredFile] = []
+    changed: list[ChangedFile] = []
+    same: int = 0
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """`before` is that of `against`, `after` that of `version`."""
+
+    version: str
+    against: str
+    configuration: list[FieldChange] = []
+    metrics: list[MetricChange] = []
+    usage: list[FieldChange] = []
+    files: FilesChanged = FilesChanged()
+
+
+class Norms(msgspec.Struct, frozen=True, kw_only=True):
+    """Frobenius norms; None where there is nothing to compare. `relative` is to `before`."""
+
+    before: float | None = None
+    after: float | None = None
+    difference: float | None = None
+    relative: float | None = None
+
+
+class TensorChange(Norms, frozen=True, kw_only=True, tag_field="line", tag="tensor"):
+    """A tensor; or a module of an adapter, with its `factors` `a` and `b`."""
+
+    name: str
+    shape: list[int] = []
+    factors: dict[str, Norms] = {}
+
+
+class WeightTotal(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="total"):
+    tensors: int
+    compared: int
+    difference: float
+
+
+class WeightProblem(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="problem"):
+    kind: str
+    detail: str
+
+
+class WeightChange(msgspec.Struct, frozen=True, kw_only=True):
+    """`difference` is over all tensors that could be compared, as one long vector."""
+
+    tensors: list[TensorChange]
+    compared: int
+    difference: float
+
+
 class MergeInfo(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     status: str

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from session.client import checks, registry
+from session.client import checks, differences, registry
 from session.client.config import from_environment
 from session.client.connection import Connection
 from session.client.errors import ConfigurationError, InvalidInput
@@ -17,6 +17,7 @@ from session.client.records import (
     AliasInfo,
     BaseModelInfo,
     DeploymentInfo,
+    Difference,
     GroupInfo,
     Lineage,
     Metric,
@@ -26,6 +27,7 @@ from session.client.records import (
     Usage,
     Verification,
     VersionInfo,
+    WeightChange,
 )
 from session.client.sampling import SamplingClient, Source
 from session.client.sessions import attached, opened
@@ -225,6 +227,19 @@ class ServiceClient:
     def lineage(self, ref: str) -> Lineage:
         """What a version was made from, and what was made from it."""
         return self._run(self._connection.get(f"{registry.version_path(ref)}/lineage", Lineage))
+
+    def diff(self, ref: str, against: str) -> Difference:
+        """What is different in a version from another one."""
+        version_place(against)
+        return self._run(differences.difference(self._connection, ref, against))
+
+    def weight_change(self, ref: str, against: str) -> APIFuture[WeightChange]:
+        """How far each tensor moved from `against`: the service reads the weights of both."""
+        version_place(ref)
+        version_place(against)
+        return self._connection.background.start(
+            differences.weight_change(self._connection, ref, against), f"comparison of {ref}"
+        )
 
     def verify(self, ref: str) -> APIFuture[Verification]:
         """Have the service read every byte of a version again; says which files are wrong."""
