@@ -14,6 +14,7 @@ from registry.access import service as access
 from registry.access.actor import Role
 from registry.access.model import Account, ApiToken
 from registry.kit import migrate
+from registry.kit.backup import back_up
 from registry.models import catalog
 from registry.models import service as models
 from registry.models.model import BaseModel
@@ -39,6 +40,11 @@ def upgrade_schema() -> migrate.Schema:
     settings = load_settings()
     open_home(settings)
     return asyncio.run(migrate.upgrade(settings.database_url(), migrations()))
+
+
+def back_up_database(target: Path) -> Row:
+    size = back_up(load_settings().database_url(), target)
+    return {"path": str(target), "bytes": size}
 
 
 def add_model(name: str, path: Path | None, *, say: Callable[[str], None]) -> Row:

@@ -1,10 +1,12 @@
 from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from session.cli.output import AsJson, say, show_fields, show_outcome, waiting
 
-app = typer.Typer(no_args_is_help=True, help="The database's schema.")
+app = typer.Typer(no_args_is_help=True, help="The database: its schema and its backup.")
 
 
 @app.command()
@@ -27,3 +29,16 @@ def status(as_json: AsJson = False) -> None:
         show_fields(asdict(schema), as_json=True)
     else:
         say(f"{schema.state}: found {schema.found or 'none'}, needed {schema.head or 'none'}")
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="It must not be there yet.")],
+    as_json: AsJson = False,
+) -> None:
+    """Copy a SQLite database into FILE as it is at one moment, also while the service runs."""
+    from session.cli import administration
+
+    with waiting("copying the database", interrupted=f"{file} was not made"):
+        made = administration.back_up_database(file)
+    show_outcome(f"{made['path']}: {made['bytes']:,} bytes", made, as_json=as_json)
