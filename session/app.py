@@ -12,6 +12,7 @@ import registry.api.collection
 import registry.api.deployments
 import registry.api.rest
 from registry.api.auth import require_permissions
+from registry.api.idempotency import IdempotencyKeys
 from registry.api.openapi import describe
 from registry.kit.rest import BodyLimit, HeadAsGet, add_error_handlers
 from registry.kit.stopping import AnswersWhenStopping
@@ -21,7 +22,7 @@ from session.api.openai_errors import ERROR_FORM
 from session.api.sampler import ServiceSampler
 from session.api.wire_shapes import SHAPES
 from session.claims import CLAIMS
-from session.resources import open_database, open_desk, open_store
+from session.resources import open_database, open_desk, open_store, webhook_targets
 from session.worker.channel import WorkerChannel
 
 
@@ -36,6 +37,7 @@ def create_app(settings: Settings, *, stopping: asyncio.Event | None = None) -> 
         app.state.store = store = open_store(settings)
         app.state.desk = desk = open_desk(settings, database, store)
         app.state.channel = channel
+        app.state.targets = webhook_targets(settings)
         app.state.sampler = ServiceSampler(database, channel)
         try:
             yield
@@ -49,6 +51,7 @@ def create_app(settings: Settings, *, stopping: asyncio.Event | None = None) -> 
         title="Modelyard", version=version("modelyard"), lifespan=lifespan, static_url="/docs-files"
     )
     add_error_handlers(app)
+    app.add_middleware(IdempotencyKeys)
     app.add_middleware(BodyLimit, most=settings.limits.body_bytes)
     app.add_middleware(HeadAsGet)
     if stopping is not None:

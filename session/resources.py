@@ -5,6 +5,7 @@ from pathlib import Path
 from registry.artifacts.bucket import Bucket
 from registry.artifacts.local import LocalBlobStore
 from registry.artifacts.store import BlobStore
+from registry.events.targets import Targets
 from registry.kit.db import Database
 from registry.settings import ObjectStoreSettings, Settings
 from registry.uploads.desk import Desk
@@ -15,6 +16,10 @@ def open_database(settings: Settings) -> Database:
     return Database.connect(
         settings.database_url(), busy_timeout_s=settings.database.busy_timeout_s
     )
+
+
+def webhook_targets(settings: Settings) -> Targets:
+    return Targets(allow_private=settings.webhooks.allow_private)
 
 
 def scratch_path(settings: Settings) -> Path:

@@ -11,6 +11,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from registry.access import service
 from registry.access.actor import Actor, Role
 from registry.access.errors import TokenMissing
+from registry.api import idempotency
 from registry.kit.db import Database
 
 PUBLIC = frozenset(
@@ -31,8 +32,11 @@ async def _authenticated(request: Request, credentials: _Credentials) -> Actor:
 
 
 def _at_least(role: Role) -> Callable[..., Awaitable[Actor]]:
-    async def permitted(actor: Annotated[Actor, Depends(_authenticated)]) -> Actor:
+    async def permitted(
+        request: Request, actor: Annotated[Actor, Depends(_authenticated)]
+    ) -> Actor:
         service.require_role(actor, role)
+        await idempotency.claim(request, actor)
         return actor
 
     return permitted

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
 from registry.access.actor import Role
+from registry.api import idempotency
 from registry.api.auth import permissions
 from registry.api.examples import add_examples
 from registry.kit.errors import Kind
@@ -34,6 +35,7 @@ _ETAG = {
 }
 _HEADERS: Mapping[int, Document] = {
     401: {"WWW-Authenticate": {"schema": {"type": "string"}}},
+    409: {"Retry-After": {"description": "Seconds, where it helps.", "schema": {"type": "string"}}},
     503: {"Retry-After": {"description": "Seconds, where known.", "schema": {"type": "string"}}},
 }
 
@@ -126,6 +128,8 @@ def _complete(
         said = operation.said
         if operation.role is not None:
             said["x-permission"] = operation.role
+            if operation.method != "get":
+                said.setdefault("parameters", []).append(dict(idempotency.PARAMETER))
         answers = said["responses"]
         answers.pop("422", None)  # FastAPI's own form, which no route answers
         answers.update(_errors(operation, form))

@@ -2,7 +2,17 @@
 
 from fastapi import APIRouter
 
-from registry.api import differences, history, metrics, models, packages, proofs, uploads, usage
+from registry.api import (
+    differences,
+    history,
+    metrics,
+    models,
+    packages,
+    proofs,
+    uploads,
+    usage,
+    webhooks,
+)
 
 router = APIRouter()
 router.include_router(models.router)
@@ -13,3 +23,4 @@ router.include_router(proofs.router)
 router.include_router(history.router)
 router.include_router(uploads.router)
 router.include_router(usage.router)
+router.include_router(webhooks.router)

@@ -16,7 +16,7 @@ class DeliveryNotFound(ServiceError):
 
 
 class EventNotFound(ServiceError):
-    kind = Kind.not_found
+    kind = Kind.invalid
 
     def __init__(self, event_id: str) -> None:
         super().__init__(f"after: no event with the id {event_id!r}, or no longer")

@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import Select, delete, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import joinedload
 
@@ -102,17 +103,18 @@ class Outbox:
 
     async def take_numbers(self, account_id: str, count: int) -> int:
         """The last of so many new ones. Nobody else of this account gets any until we commit."""
-        taken: int | None = await self._db.scalar(
+        first = {"account_id": account_id, "last_number": 0}
+        if self._db.get_bind().dialect.name == "sqlite":
+            await self._db.execute(sqlite.insert(EventCounter).on_conflict_do_nothing(), first)
+        else:
+            await self._db.execute(postgresql.insert(EventCounter).on_conflict_do_nothing(), first)
+        taken = await self._db.scalars(
             update(EventCounter)
             .where(EventCounter.account_id == account_id)
             .values(last_number=EventCounter.last_number + count)
             .returning(EventCounter.last_number)
         )
-        if taken is None:
-            self._db.add(EventCounter(account_id=account_id, last_number=count))
-            await self._db.flush()
-            return count
-        return taken
+        return taken.one()
 
     async def subscribed(self, account_id: str) -> Sequence[Webhook]:
         """Those that nobody removes until we have addressed something to them."""

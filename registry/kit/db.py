@@ -3,8 +3,9 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +21,12 @@ from sqlalchemy.orm import DeclarativeBase
 from registry.kit.trouble import trouble_told
 
 READ_ONLY = {"read_only": True}
+
+
+joining: ContextVar[Callable[[AsyncSession], Awaitable[None]] | None] = ContextVar(
+    "joining", default=None
+)
+"""What takes part in every transaction that the running request commits, at its end."""
 
 
 class Base(DeclarativeBase):
@@ -70,6 +77,8 @@ class Database:
         with trouble_told():
             async with self._sessions.begin() as db:
                 yield db
+                if (join := joining.get()) is not None:
+                    await join(db)
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:

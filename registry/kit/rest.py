@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import structlog
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel, ConfigDict, model_validator
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -71,6 +71,14 @@ class StorageFull(ServiceError):
         super().__init__("the service's storage is full: nothing can be kept until there is room")
 
 
+class Replayed(Exception):
+    """No error: the answer is there already, so the route need not run."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__("answered before")
+        self.response = response
+
+
 class Unexpected(ServiceError):
     kind = Kind.internal
 
@@ -121,8 +129,21 @@ def problem(
 async def _service_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ServiceError)
     status = STATUS[error.kind]
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    headers = error_headers(error)
     return problem(status, type(error).__name__, error.message, kind=error.kind, headers=headers)
+
+
+def error_headers(error: ServiceError) -> dict[str, str]:
+    """The same on every wire."""
+    headers = {"WWW-Authenticate": "Bearer"} if error.kind == Kind.unauthenticated else {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(error.retry_after_s)
+    return headers
+
+
+async def _replayed(request: Request, found: Exception) -> Response:
+    assert isinstance(found, Replayed)
+    return found.response
 
 
 async def _bad_request(request: Request, error: Exception) -> JSONResponse:
@@ -240,6 +261,7 @@ class HeadAsGet:
 
 
 def add_error_handlers(app: FastAPI) -> None:
+    app.add_exception_handler(Replayed, _replayed)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(HTTPException, _http_error)

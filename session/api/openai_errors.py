@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from registry.api.openapi import ErrorForm
 from registry.kit.errors import Kind, ServiceError
-from registry.kit.rest import database_trouble, unexpected
+from registry.kit.rest import Replayed, database_trouble, error_headers, unexpected
 from registry.kit.text import printable
 from registry.kit.trouble import DatabaseTrouble
 
@@ -105,8 +105,7 @@ def error_body(error: ServiceError) -> dict[str, Any]:
 
 def error_answer(error: ServiceError) -> JSONResponse:
     status = STATUS[error.kind][0]
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    return JSONResponse(error_body(error), status, headers)
+    return JSONResponse(error_body(error), status, error_headers(error))
 
 
 class OpenAIRoute(APIRoute):
@@ -118,6 +117,8 @@ class OpenAIRoute(APIRoute):
         async def translated(request: Request) -> Response:
             try:
                 return await handle(request)
+            except Replayed as found:
+                return found.response
             except ServiceError as error:
                 return error_answer(error)
             except RequestValidationError as error:

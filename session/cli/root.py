@@ -32,6 +32,7 @@ from session.cli.commands import (
     transfers,
     usage,
     versions,
+    webhooks,
 )
 from session.cli.errors import CommandFailed, Ending, ending
 from session.cli.output import note, say
@@ -115,6 +116,7 @@ app.command(rich_help_panel=_USE)(versions.merge)
 app.command(rich_help_panel=_USE)(deployments.promote)
 app.command(rich_help_panel=_USE)(deployments.rollback)
 app.add_typer(deployments.app, name="deployments", rich_help_panel=_USE)
+app.add_typer(webhooks.app, name="webhooks", rich_help_panel=_USE)
 app.command(rich_help_panel=_USE)(usage.usage)
 
 

@@ -23,6 +23,7 @@ from registry.kit.sockets import listen
 from registry.settings import Settings
 from session.app import create_app
 from session.cli import logs
+from session.cli.courier import delivering
 from session.cli.credentials import read_credentials, write_credentials
 from session.cli.installation import make_ready, open_home
 from session.cli.signals import Server, stop_requested
@@ -103,9 +104,10 @@ async def _serve(settings: Settings, home: Path, listener: socket.socket) -> Non
         await _credentials(database, home, url)
         async with (
             _deploying(settings, database) as deployer,
+            delivering(settings, database) as courier,
             _worker(settings, database) as supervisor,
         ):
-            await _answer(settings, listener, url, background=(deployer, supervisor))
+            await _answer(settings, listener, url, background=(deployer, courier, supervisor))
     finally:
         await database.close()
 

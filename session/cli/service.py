@@ -1,9 +1,11 @@
 """A running service, spoken to over its REST interface with the caller's own credentials."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
+from uuid import uuid4
 
 import httpx
 
@@ -12,6 +14,7 @@ from session.client.errors import ConnectionFailed, api_error
 
 _CONNECT_S = 5.0
 _PAGE = 200
+_PAUSES_S = (0.2, 1.0, 3.0)
 
 
 class Service:
@@ -43,6 +46,9 @@ class Service:
 
     def post(self, path: str, body: Any = None) -> Any:
         return self._answer("POST", path, json=body)
+
+    def delete(self, path: str) -> None:
+        self._answer("DELETE", path)
 
     def post_long(self, path: str) -> Any:
         """For what takes as long as it takes."""
@@ -81,8 +87,11 @@ class Service:
             yield response.iter_bytes()
 
     def _answer(self, method: str, path: str, **parts: Any) -> Any:
+        request = self._http.build_request(method, path, **parts)
+        if method != "GET":
+            request.headers["Idempotency-Key"] = uuid4().hex
         with self._connected():
-            response = self._http.request(method, path, **parts)
+            response = self._sent(request)
         if response.is_error:
             raise _refusal(response)
         if response.status_code == httpx.codes.NO_CONTENT:
@@ -91,6 +100,20 @@ class Service:
             return response.json()
         except ValueError:
             raise ConnectionFailed(self.url, "what answers there is not modelyard") from None
+
+    def _sent(self, request: httpx.Request) -> httpx.Response:
+        """Once more where the answer was cut off: under its key, nothing is done twice."""
+        for pause in _PAUSES_S:
+            try:
+                response = self._http.send(request)
+            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+                time.sleep(pause)
+                continue
+            is_conflict = response.status_code == httpx.codes.CONFLICT
+            if not is_conflict or "Retry-After" not in response.headers:
+                return response
+            time.sleep(pause)
+        return self._http.send(request)
 
     @contextmanager
     def _connected(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import httpx
 import msgspec
@@ -20,6 +21,7 @@ from session.wire import MEDIA, WireError, pack, unpack
 T = TypeVar("T")
 log = logging.getLogger("modelyard")
 
+_KEY = "Idempotency-Key"
 WAIT_S = 20  # how long the service may hold one question for a result
 SAMPLES_IN_FLIGHT = 256
 _AWAY = {502, 503, 504}
@@ -88,9 +90,10 @@ class Connection:
         return await self.get(path, form, {"wait": WAIT_S})
 
     async def post(self, path: str, body: Mapping[str, Any], form: type[T]) -> T:
-        """POST JSON. It is not sent again once it may have arrived."""
+        """POST JSON, under a key that lets the service do it once however often it arrives."""
         request = self._prepare("POST", path, _READ_S, json=body)
-        return self._read(await self._ask(request, again=False), form)
+        request.headers[_KEY] = uuid4().hex
+        return self._read(await self._ask(request), form)
 
     async def post_again(self, path: str, body: Mapping[str, Any], form: type[T]) -> T:
         """POST JSON that means the same however often it arrives."""
@@ -120,11 +123,12 @@ class Connection:
         *,
         revision: int | None,
     ) -> T:
-        """Only if it is at that revision; None makes what is not there. Not sent again either."""
+        """Only if it is at that revision; None makes what is not there. It has a key too."""
         request = self._prepare(method, path, _READ_S, json=body)
+        request.headers[_KEY] = uuid4().hex
         name, value = ("If-None-Match", "*") if revision is None else ("If-Match", f'"{revision}"')
         request.headers[name] = value
-        return self._read(await self._ask(request, again=False), form)
+        return self._read(await self._ask(request), form)
 
     async def download(self, path: str) -> bytes:
         return (await self._ask(self._prepare("GET", path, _READ_S))).content
@@ -167,9 +171,7 @@ class Connection:
         where = f"{response.request.method} {response.request.url.path}"
         return ServerError(500, f"{self.config.url} answered {where} in an unknown form: {error}")
 
-    async def _ask(
-        self, request: httpx.Request, *, again: bool = True, stream: bool = False
-    ) -> httpx.Response:
+    async def _ask(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
         """Try until it is answered or the timeout is over, counted from the first failure."""
         now = asyncio.get_running_loop().time
         delay, since = _FIRST_DELAY_S, None
@@ -182,7 +184,7 @@ class Connection:
             except httpx.TransportError as error:
                 trouble: Exception = error
                 self._gone = isinstance(error, _NEVER_ARRIVED)
-                repeat = again or self._gone
+                repeat = True
             else:
                 self._met, self._gone = True, False
                 if since is not None and response.status_code not in _TRY_AGAIN:
@@ -190,7 +192,7 @@ class Connection:
                 if response.is_success:
                     return response
                 trouble = _problem(response)
-                repeat = response.status_code in (_TRY_AGAIN if again else {503})
+                repeat = response.status_code in _TRY_AGAIN or _still_runs(response)
                 pause = max(pause, _retry_after(response))
             since = since or now()
             if not repeat or now() + pause > since + self._patience():
@@ -234,6 +236,12 @@ def _problem(response: httpx.Response) -> APIError:
         return api_error(response.status_code, str(found["detail"]), str(found.get("kind", "")))
     except (ValueError, KeyError, TypeError, AttributeError):
         return api_error(response.status_code, response.text[:200] or response.reason_phrase)
+
+
+def _still_runs(response: httpx.Response) -> bool:
+    """What we sent before, under the same key: its answer was lost, and there will be one."""
+    is_conflict = response.status_code == httpx.codes.CONFLICT
+    return is_conflict and "Retry-After" in response.headers
 
 
 def _retry_after(response: httpx.Response) -> float:

@@ -31,7 +31,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def service(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """It knows the base model `tiny`."""
-    with serving(tmp_path_factory.mktemp("service") / "home") as service:
+    settings = {"MODELYARD_WEBHOOKS__ALLOW_PRIVATE": "true"}
+    with serving(tmp_path_factory.mktemp("service") / "home", settings=settings) as service:
         done = command(service.home, "models", "add", "tiny", str(tiny))
         assert done.returncode == 0, done.stderr
         yield service

@@ -31,6 +31,8 @@ class Tenants:
 @pytest.fixture(scope="module")
 def tenants(service: Service) -> Iterator[Tenants]:
     keys = {name: new_key(service, name) for name in ("alice", "bob")}
+    hook = post(service, keys["alice"], "/v1/webhooks", {"url": "http://127.0.0.1:9/"})
+    probe = post(service, keys["alice"], f"/v1/webhooks/{hook['id']}/test")
     with connect(service, GROUP, api_key=keys["alice"]) as client:
         training = client.create_lora_training_client("tiny", rank=4, name="alices-session")
         step(training, batch(1))
@@ -43,8 +45,10 @@ def tenants(service: Service) -> Iterator[Tenants]:
         things = {
             "session": training.session_id,
             "operation": ref.operation_id,
-            "merge": merge_of(service, keys["alice"]),
+            "merge": post(service, keys["alice"], f"/v1/groups/{GROUP}/versions/1/merge")["id"],
             "weights": asked_weights(training),
+            "webhook": hook["id"],
+            "delivery": probe["id"],
         }
         yield Tenants(service, keys["alice"], keys["bob"], things)
         training.stop()
@@ -52,17 +56,20 @@ def tenants(service: Service) -> Iterator[Tenants]:
 
 def new_key(service: Service, account: str) -> str:
     assert command(service.home, "accounts", "create", account).returncode == 0
-    done = command(service.home, "tokens", "create", "--account", account, "--name", "t")
+    done = command(
+        service.home,
+        *("tokens", "create", "--account"),
+        account,
+        *("--name", "t", "--role", "admin"),
+    )
     return done.stdout.split()[-1]
 
 
-def merge_of(service: Service, key: str) -> str:
-    answer = httpx.post(
-        f"{service.url}/v1/groups/{GROUP}/versions/1/merge",
-        headers={"Authorization": f"Bearer {key}"},
-        trust_env=False,
-    )
-    return str(answer.json()["id"])
+def post(service: Service, key: str, path: str, body: Any = None) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {key}"}
+    answer = httpx.post(service.url + path, json=body, headers=headers, trust_env=False)
+    made: dict[str, Any] = answer.json()
+    return made
 
 
 def asked_weights(training: modelyard.TrainingClient) -> str:
@@ -93,6 +100,7 @@ ALICES = {
     },
     "/v1/operations/{operation_id}": {},
     "/v1/merges/{merge_id}": {},
+    "/v1/webhooks/{webhook}": {},
     "/v1/deployments/{name}": {"name": "alices-model"},
     "/openai/v1/models/{model}": {"model": "alices-model"},
 }
@@ -108,6 +116,7 @@ BODIES = {
     "approval": {"approval": "approved"},
     "{alias}": {"version": 1},
     "{version}": {"stage": "staging"},
+    "{webhook}": {"description": "mine"},
 }
 
 
@@ -131,7 +140,7 @@ def places(tenants: Tenants) -> list[tuple[str, str, str, Any]]:
 
 def names_of(path: str, tenants: Tenants) -> dict[str, str]:
     things = tenants.things
-    ids = {"operation_id": things["operation"], "merge_id": things["merge"]}
+    ids = {"operation_id": things["operation"], "merge_id": things["merge"], **things}
     (known,) = [names for start, names in ALICES.items() if path.startswith(start.split(":")[0])]
     return {**ids, **known}
 

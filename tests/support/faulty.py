@@ -29,7 +29,7 @@ class Proxied(BaseHTTPRequestHandler):
         if not type(self).fault(self):
             self.answer(self.passed_on())
 
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _any  # noqa: N815  # the library's names
+    do_GET = do_PUT = do_PATCH = do_POST = do_HEAD = do_DELETE = _any  # noqa: N815  # the library's names
 
     def passed_on(self) -> httpx.Response:
         return httpx.request(

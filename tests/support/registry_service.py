@@ -13,8 +13,10 @@ from registry.access import service as access
 from registry.access.actor import Actor, Role
 from registry.api import rest
 from registry.api.auth import require_permissions
+from registry.api.idempotency import IdempotencyKeys
 from registry.artifacts.manifest import FileEntry
 from registry.artifacts.memory import MemoryBlobStore
+from registry.events.targets import Targets
 from registry.kit.db import Database
 from registry.kit.rest import add_error_handlers
 from support.packages import a_version
@@ -48,12 +50,16 @@ class Service:
 
 
 @asynccontextmanager
-async def registry_service(database: Database) -> AsyncIterator[Service]:
+async def registry_service(
+    database: Database, *, targets: Targets | None = None
+) -> AsyncIterator[Service]:
     app, store = FastAPI(), MemoryBlobStore()
     add_error_handlers(app)
+    app.add_middleware(IdempotencyKeys)
     app.include_router(rest.router)
     require_permissions(app)
     app.state.database, app.state.store = database, store
+    app.state.targets = targets or Targets()
     async with database.begin() as db:
         account = await access.create_account(db, name="alice")
         _, secret = await access.create_token(db, account_id=account.id, name="t", role=Role.member)

@@ -1,0 +1,65 @@
+"""`modelyard webhooks` on a running service, whose courier sends what happens there."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import modelyard
+from support.receiver import Receiver, receiving
+from support.service import Service
+from support.service import modelyard as command
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as receiver:
+        yield receiver
+
+
+def run(service: Service, *arguments: str) -> Any:
+    done = command(service.home, "webhooks", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_save_is_told_to_a_webhook_that_the_command_line_made(
+    service: Service, receiver: Receiver, training: modelyard.TrainingClient
+) -> None:
+    made = run(service, "create", receiver.url, "--type", "version.registered")
+    ref = training.save_state().result().ref
+    until(lambda: bool(receiver.got))
+    assert receiver.verified(made["secret"])[0]["data"]["ref"] == ref
+    until(lambda: bool(run(service, "deliveries", made["id"], "--status", "delivered")))
+    (sent,) = run(service, "deliveries", made["id"])
+    run(service, "redeliver", made["id"], sent["id"])
+    until(lambda: len(receiver.got) == 2)
+    assert receiver.ids == [sent["event"]] * 2
+    assert made["id"] in [each["id"] for each in run(service, "list")]
+    assert run(service, "delete", made["id"])["url"] == receiver.url
+    assert made["id"] not in [each["id"] for each in run(service, "list")]
+
+
+def test_a_secret_is_printed_alone_for_a_script_to_take(
+    service: Service, receiver: Receiver
+) -> None:
+    done = command(service.home, "webhooks", "create", receiver.url)
+    assert done.stdout.startswith("whsec_")
+    assert len(done.stdout.split()) == 1
+    webhook = done.stderr.split()[0]
+    assert command(service.home, "webhooks", "delete", webhook).returncode == 0
+
+
+def test_a_webhook_that_does_not_exist_ends_the_command_with_3(service: Service) -> None:
+    done = command(service.home, "webhooks", "delete", "whk_none")
+    assert done.returncode == 3
+    assert "no webhook with the id 'whk_none'" in done.stderr
