@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -11,10 +12,14 @@ import pytest
 
 from registry.access.actor import Role
 from registry.access.service import require_account
+from registry.artifacts.s3 import S3BlobStore
 from registry.kit.ids import new_id
 from session.cli.root import main
 from support.hosted import Hosted, hosted
+from support.s3 import S3Server
+from support.service import MODELYARD, environment, modelyard
 from support.tiny import tiny_model
+from support.waiting import until
 
 
 @pytest.fixture
@@ -116,3 +121,37 @@ async def test_a_version_that_lacks_a_file_is_told_and_ends_in_one(
     assert (await collect(service, service.headers)).json()["damaged"] == [
         {"ref": "g1@1", "path": "state/state.json", "problem": "it is missing"}
     ]
+
+
+FOLDERS, FILES = 40, 30
+
+
+async def test_a_killed_command_is_finished_by_the_next(minio: S3Server, tmp_path: Path) -> None:
+    home, bucket = tmp_path / "home", minio.fresh_bucket()
+    settings = {
+        "MODELYARD_OBJECTS__ENDPOINT": minio.endpoint,
+        "MODELYARD_OBJECTS__BUCKET": bucket.name,
+    }
+    made = await asyncio.to_thread(
+        modelyard, home, "accounts", "create", "team", "--json", settings=settings
+    )
+    account = json.loads(made.stdout)["id"]
+    folders = [f"{account}/demo/{new_id('pkg')}/" for _ in range(FOLDERS)]
+    with closing(S3BlobStore(bucket)) as store:
+        for folder in folders:
+            puts = (store.put_bytes(f"{folder}state/{n}", b"x") for n in range(FILES))
+            await asyncio.gather(*puts)
+        words = ("gc", "--older-than", "0h", "--json")
+        first = await asyncio.create_subprocess_exec(
+            *MODELYARD, *words, env=environment(home, settings), stdout=asyncio.subprocess.DEVNULL
+        )
+
+        async def has_begun() -> bool:
+            return len(await store.keys("")) < FOLDERS * FILES
+
+        await until(has_begun, seconds=60)
+        first.kill()
+        await first.wait()
+        again = await asyncio.to_thread(modelyard, home, *words, settings=settings)
+        assert await store.keys("") == []
+    assert (again.returncode, json.loads(again.stdout)["damaged"]) == (0, [])
