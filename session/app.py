@@ -39,6 +39,7 @@ def create_app(settings: Settings, *, stopping: asyncio.Event | None = None) -> 
         app.state.channel = channel
         app.state.targets = webhook_targets(settings)
         app.state.sampler = ServiceSampler(database, channel)
+        app.state.grace = settings.grace()
         try:
             yield
         finally:

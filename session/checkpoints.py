@@ -22,6 +22,8 @@ from registry.packages import service as packages
 from registry.packages.model import Package
 from registry.packages.service import PackageRef
 from session.engine.port import BaseRef
+from session.lifecycle import service as lifecycle
+from session.lifecycle.repository import WorkerRepository
 
 log = structlog.get_logger()
 
@@ -52,6 +54,13 @@ async def stored(db: AsyncSession, account_id: str, ref: PackageRef) -> tuple[Pa
     package = await packages.require_live(db, account_actor(account_id), ref)
     files = await packages.files(db, package)
     return package, Stored(package.id, package.prefix, files)
+
+
+async def held(db: AsyncSession, session_id: str, ref: PackageRef) -> tuple[Package, Stored]:
+    """The same for a session, which keeps it for as long as it lives."""
+    session = await WorkerRepository(db).require(session_id, lock=True)
+    await lifecycle.hold(db, session, ref)
+    return await stored(db, session.account_id, ref)
 
 
 @asynccontextmanager

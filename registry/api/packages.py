@@ -67,8 +67,10 @@ def _wanted(
     session: Annotated[str | None, Query(pattern="^[a-z0-9_]{1,64}$")] = None,
     created_after: Asked | None = None,
     created_before: Asked | None = None,
+    deleted: bool = False,
 ) -> Wanted:
-    """`text` is looked for in descriptions, `session` is an id; times are ISO 8601 with a zone."""
+    """`text` is looked for in descriptions, `session` is an id; times are ISO 8601 with a zone;
+    `deleted` lists the tombstones instead of what there is."""
     return Wanted(
         kind=kind,
         stage=stage,
@@ -79,6 +81,7 @@ def _wanted(
         session=session,
         created_after=created_after,
         created_before=created_before,
+        deleted=deleted,
     )
 
 

@@ -28,6 +28,8 @@ class Node(BaseModel):
     base_model: str
     base_digest: str
     created_at: Moment
+    deleted_at: Moment | None
+    purged_at: Moment | None = Field(description="A tombstone: its files are gone.")
 
     @classmethod
     def of(cls, package: Package) -> Self:
@@ -41,6 +43,8 @@ class Node(BaseModel):
             base_model=package.base_model,
             base_digest=package.base_digest,
             created_at=package.created_at,
+            deleted_at=package.deleted_at,
+            purged_at=package.purged_at,
         )
 
 

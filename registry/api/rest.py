@@ -3,12 +3,14 @@
 from fastapi import APIRouter
 
 from registry.api import (
+    deletion,
     differences,
     history,
     metrics,
     models,
     packages,
     proofs,
+    retention,
     uploads,
     usage,
     webhooks,
@@ -22,5 +24,7 @@ router.include_router(metrics.router)
 router.include_router(proofs.router)
 router.include_router(history.router)
 router.include_router(uploads.router)
+router.include_router(deletion.router)
+router.include_router(retention.router)
 router.include_router(usage.router)
 router.include_router(webhooks.router)

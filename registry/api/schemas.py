@@ -73,6 +73,7 @@ class GroupView(BaseModel):
     require_approval: bool = Field(description="Whether only an approved version is promoted.")
     revision: int = Field(description="Counts changes of its settings; also the ETag.")
     created_at: Moment
+    deleted_at: Moment | None
 
     @classmethod
     def of(cls, group: PackageGroup) -> Self:
@@ -109,6 +110,12 @@ class Version(BaseModel):
     expires_at: Moment | None
     revision: int = Field(description="Counts what was said of it since; also the ETag.")
     created_at: Moment
+    deleted_at: Moment | None = Field(description="Set on a tombstone, which no list holds.")
+    deleted_by: str | None = Field(description="The id of a token, or `keeper`.")
+    deleted_why: str | None
+    purge_at: Moment | None = Field(description="Until then it can be restored.")
+    purged_at: Moment | None = Field(description="Since then its files are gone.")
+    freed: int | None = Field(description="The bytes that its purge frees.")
 
     @classmethod
     def of(cls, package: Package) -> Self:
@@ -140,6 +147,12 @@ class Version(BaseModel):
             expires_at=package.expires_at,
             revision=package.revision,
             created_at=package.created_at,
+            deleted_at=package.deleted_at,
+            deleted_by=package.deleted_by,
+            deleted_why=package.deleted_why,
+            purge_at=package.purge_at,
+            purged_at=package.purged_at,
+            freed=package.freed,
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from registry.access.actor import Actor, Role
 from registry.deployments.model import (
     DeploymentEvent,
     DeploymentRevision,
@@ -14,7 +15,9 @@ from registry.deployments.repository import LiveRevisions
 from registry.deployments.telling import tell
 from registry.events.model import EventType
 from registry.kit.clock import now
+from registry.packages import holds
 from registry.packages.errors import ApprovalMissing, VersionRejected
+from registry.packages.model import HolderKind
 
 DEPLOYER = "deployer"
 
@@ -25,7 +28,8 @@ async def live(db: AsyncSession) -> Sequence[DeploymentRevision]:
 
 async def forget_processes(db: AsyncSession) -> None:
     """No address written by an earlier run of the service is trusted."""
-    await LiveRevisions(db).forget_addresses()
+    for revision in await LiveRevisions(db).forget_addresses():
+        await _release(db, revision.account_id, revision.id)
 
 
 async def activate(db: AsyncSession, revision: DeploymentRevision, *, address: str) -> bool:
@@ -52,6 +56,7 @@ async def activate(db: AsyncSession, revision: DeploymentRevision, *, address: s
         await rows.move(before.id, active, warm, address=before.address)
     if oldest is not None:
         await rows.move(oldest, warm, RevisionStatus.stopped, address=None)
+        await _release(db, revision.account_id, oldest)
     activated = await rows.revision(revision.id)
     if activated is not None:
         activated.ready_at = now()
@@ -73,6 +78,7 @@ async def fail(db: AsyncSession, revision: DeploymentRevision, *, reason: str) -
     failed = RevisionStatus.failed
     if not await rows.move(revision.id, RevisionStatus.starting, failed, address=None):
         return
+    await _release(db, revision.account_id, revision.id)
     await _explain(rows, revision.id, reason)
     rows.add(_event(EventKind.fail, revision, why=reason))
     tell(db, deployment, EventType.deployment_failed, to=revision, why=reason)
@@ -100,7 +106,14 @@ async def restart(db: AsyncSession, revision: DeploymentRevision, *, address: st
 async def stop(db: AsyncSession, revision: DeploymentRevision) -> None:
     """A warm revision that has no process left is not warm."""
     rows = LiveRevisions(db)
-    await rows.move(revision.id, RevisionStatus.warm, RevisionStatus.stopped, address=None)
+    if await rows.move(revision.id, RevisionStatus.warm, RevisionStatus.stopped, address=None):
+        await _release(db, revision.account_id, revision.id)
+
+
+async def _release(db: AsyncSession, account_id: str, revision_id: str) -> None:
+    """Nothing serves the version under this revision any more."""
+    actor = Actor(account_id, Role.member)
+    await holds.release(db, actor, holder_kind=HolderKind.deployment, holder_id=revision_id)
 
 
 async def _explain(rows: LiveRevisions, revision_id: str, error: str | None) -> None:

@@ -140,13 +140,16 @@ class LiveRevisions:
         )
         return moved.one_or_none() is not None
 
-    async def forget_addresses(self) -> None:
-        """Processes of an earlier run of the service are gone; only the active come back."""
+    async def forget_addresses(self) -> Sequence[DeploymentRevision]:
+        """Processes of an earlier run of the service are gone; only the active come back. Those
+        that were kept warm are answered: they have stopped."""
         status = DeploymentRevision.status
         is_warm, is_active = status == RevisionStatus.warm, status == RevisionStatus.active
         stopped = update(DeploymentRevision).values(status=RevisionStatus.stopped, address=None)
-        await self._db.execute(stopped.where(is_warm))
+        found = await self._db.scalars(stopped.where(is_warm).returning(DeploymentRevision))
+        ended = found.all()
         await self._db.execute(update(DeploymentRevision).values(address=None).where(is_active))
+        return ended
 
     def add(self, event: DeploymentEvent) -> None:
         self._db.add(event)

@@ -22,8 +22,9 @@ from registry.kit.clock import now
 from registry.kit.ids import new_id
 from registry.kit.names import NAME
 from registry.kit.pages import Cursors, Page
+from registry.packages import holds
 from registry.packages import service as packages
-from registry.packages.model import Package
+from registry.packages.model import HolderKind, Package
 from registry.packages.ref import PackageRef, Ref
 
 
@@ -34,11 +35,10 @@ async def promote(db: AsyncSession, actor: Actor, *, name: str, ref: Ref) -> Sta
     """
     package = await _require_servable(db, actor, ref)
     standing = await _ensure(db, actor, name)
-    _withdraw(standing, why=f"superseded by {package.ref}")
+    await _withdraw(db, actor, standing, why=f"superseded by {package.ref}")
     if standing.served is None or standing.served.package_id != package.id:
         deployments = DeploymentRepository(db, actor.account_id)
-        revision = _revision(standing.deployment, package)
-        deployments.add(revision)
+        revision = await _start(db, actor, standing.deployment, package)
         deployments.add(_event(EventKind.promote, actor, standing, revision))
     await db.flush()
     return await require_deployment(db, actor, name)
@@ -53,13 +53,12 @@ async def rollback(db: AsyncSession, actor: Actor, *, name: str) -> Standing:
     if standing.starting is not None:
         to, why = standing.served, f"{standing.starting.ref} was withdrawn before it was served"
         left: str | None = standing.starting.ref
-        _withdraw(standing, why="withdrawn by a rollback")
+        await _withdraw(db, actor, standing, why="withdrawn by a rollback")
     else:
         before = standing.require_previous()
         package = await _require_servable(db, actor, PackageRef.parse(before.ref))
         left, why = standing.served.ref if standing.served else None, ""
-        to = _revision(standing.deployment, package)
-        deployments.add(to)
+        to = await _start(db, actor, standing.deployment, package)
     deployments.add(_event(EventKind.rollback, actor, standing, to, why=why))
     kind = EventType.deployment_rolled_back
     tell(db, standing.deployment, kind, to=to, source=left, why=why)
@@ -133,11 +132,29 @@ async def _ensure(db: AsyncSession, actor: Actor, name: str) -> Standing:
     return found
 
 
-def _withdraw(standing: Standing, *, why: str) -> None:
+async def _withdraw(db: AsyncSession, actor: Actor, standing: Standing, *, why: str) -> None:
     """The deployer notices, and ends the process that was starting."""
-    if standing.starting is not None:
-        standing.starting.error = why
-        standing.starting.status = RevisionStatus.failed
+    starting = standing.starting
+    if starting is not None:
+        starting.error, starting.status = why, RevisionStatus.failed
+        await holds.release(db, actor, holder_kind=HolderKind.deployment, holder_id=starting.id)
+
+
+async def _start(
+    db: AsyncSession, actor: Actor, deployment: Deployment, package: Package
+) -> DeploymentRevision:
+    """It holds its version until it has failed or stopped."""
+    revision = _revision(deployment, package)
+    DeploymentRepository(db, actor.account_id).add(revision)
+    await holds.place(
+        db,
+        actor,
+        package,
+        holder_kind=HolderKind.deployment,
+        holder_id=revision.id,
+        holder_name=deployment.name,
+    )
+    return revision
 
 
 def _revision(deployment: Deployment, package: Package) -> DeploymentRevision:

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor
-from registry.kit.clock import now
+from registry.kit.clock import now, stamp
 from registry.packages import holds, moves, service
-from registry.packages.errors import GroupNotEmpty, PurgeBegun, VersionNotDeleted
+from registry.packages.errors import GroupNotEmpty, PurgeBegun, VersionHeld
 from registry.packages.limits import check_text
 from registry.packages.model import EventKind, Package, PackageGroup
 from registry.packages.ref import PackageRef
@@ -43,6 +43,21 @@ async def delete(
     _moved(db, actor, package, EventKind.deleted, "live", "deleted", why=why, by=by)
     await db.flush()
     return package
+
+
+async def expire(
+    db: AsyncSession, actor: Actor, ref: PackageRef, *, at: datetime, grace: timedelta
+) -> bool:
+    """False where it is not over any more, is deleted, or has come to be held since."""
+    package = await moves.locked(db, actor, ref)
+    ends = package.expires_at
+    if package.deleted_at is not None or ends is None or ends > at:
+        return False
+    try:
+        await delete(db, actor, ref, grace=grace, why=f"expired at {stamp(ends)}", by=KEEPER)
+    except VersionHeld:
+        return False
+    return True
 
 
 async def restore(
@@ -112,17 +127,23 @@ async def delete_group(db: AsyncSession, actor: Actor, name: str) -> PackageGrou
     assert group is not None  # none is ever removed
     if left := await packages.count_unpurged(group.id):
         raise GroupNotEmpty(name, versions=left)
-    group.deleted_at = group.deleted_at or now()
-    await db.flush()
+    if group.deleted_at is None:
+        group.deleted_at = now()
+        group.revision += 1
+        await db.flush()
     return group
+
+
+async def require_tombstone(db: AsyncSession, actor: Actor, ref: PackageRef) -> Package:
+    """To look at: it may be restored, or purged, a moment later."""
+    package = await service.require_version(db, actor, ref)
+    package.require_tombstone()
+    return package
 
 
 async def _tombstone(db: AsyncSession, actor: Actor, ref: PackageRef) -> Package:
     package = await moves.locked(db, actor, ref)
-    if package.deleted_at is None:
-        raise VersionNotDeleted(package.ref)
-    if package.purged_at is not None:
-        package.require_live()
+    package.require_tombstone()
     return package
 
 

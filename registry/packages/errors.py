@@ -1,6 +1,7 @@
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
+from registry.kit.clock import stamp
 from registry.kit.errors import Kind, ServiceError
 
 
@@ -144,12 +145,12 @@ class VersionDeleted(ServiceError):
         self, ref: str, *, at: datetime, purge_at: datetime | None, purged_at: datetime | None
     ) -> None:
         if purged_at is not None:
-            rest = f"; its files were purged at {_moment(purged_at)}"
+            rest = f"; its files were purged at {stamp(purged_at)}"
         elif purge_at is not None:
-            rest = f"; it can be restored until it is purged, after {_moment(purge_at)}"
+            rest = f"; it can be restored until it is purged, after {stamp(purge_at)}"
         else:
             rest = ""
-        super().__init__(f"{ref} was deleted at {_moment(at)}{rest}")
+        super().__init__(f"{ref} was deleted at {stamp(at)}{rest}")
 
 
 class VersionHeld(ServiceError):
@@ -171,7 +172,7 @@ class PurgeBegun(ServiceError):
 
     def __init__(self, ref: str, *, at: datetime) -> None:
         super().__init__(
-            f"{ref} cannot be restored: its files have been on their way out since {_moment(at)}"
+            f"{ref} cannot be restored: its files have been on their way out since {stamp(at)}"
         )
 
 
@@ -187,7 +188,7 @@ class GroupDeleted(ServiceError):
 
     def __init__(self, name: str, *, at: datetime) -> None:
         super().__init__(
-            f"group {name!r} was deleted at {_moment(at)}; make it again to add versions to it"
+            f"group {name!r} was deleted at {stamp(at)}; make it again to add versions to it"
         )
 
 
@@ -198,6 +199,20 @@ class GroupNotEmpty(ServiceError):
         super().__init__(
             f"group {name!r} is not deleted: {versions} of its versions are not purged"
         )
+
+
+class InvalidPolicy(ServiceError):
+    kind = Kind.invalid
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+
+
+class PolicyNotFound(ServiceError):
+    kind = Kind.not_found
+
+    def __init__(self, group: str) -> None:
+        super().__init__(f"group {group!r} has no retention policy: it keeps everything")
 
 
 class HistoryIsAppendOnly(ServiceError):
@@ -237,10 +252,6 @@ class NotPromotable(ServiceError):
             f"{ref} is not promotable: it is of kind {kind} and lacks {missing} (full weights); "
             f"make a merged version of it first: modelyard merge {group} {version}"
         )
-
-
-def _moment(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 class WriteCollected(ServiceError):

@@ -34,6 +34,7 @@ from registry.packages.errors import (
     PackageIsImmutable,
     VersionDeleted,
     VersionMoved,
+    VersionNotDeleted,
     VersionRejected,
 )
 
@@ -220,6 +221,13 @@ class Package(Base):
             raise VersionDeleted(
                 self.ref, at=self.deleted_at, purge_at=self.purge_at, purged_at=self.purged_at
             )
+
+    def require_tombstone(self) -> None:
+        """Refuse what is about a deleted version whose files may still be there."""
+        if self.deleted_at is None:
+            raise VersionNotDeleted(self.ref)
+        if self.purged_at is not None:
+            self.require_live()
 
     def retag(self, tags: Sequence[str]) -> None:
         wanted = set(tags)

@@ -62,6 +62,7 @@ async def _revive(db: AsyncSession, actor: Actor, name: str, description: str) -
     if group is None or group.deleted_at is None:
         raise GroupExists(name)
     group.deleted_at, group.description = None, description
+    group.revision += 1
     await db.flush()
     return group
 

@@ -128,6 +128,7 @@ async def submit(request: Request, actor: Member, name: str) -> Response:
             token=form.token,
             stored=stored,
             kind=wire.kind_of(form.body),
+            source=form.body.source if isinstance(form.body, wire.Load) else None,
         )
     await operations.drop_duplicate(store, accepted, stored)
     await channel.wake(session.id)

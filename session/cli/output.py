@@ -36,6 +36,25 @@ def note(line: str) -> None:
     typer.echo(line, err=True)
 
 
+def size_words(count: int) -> str:
+    """As people say it; programs read the number."""
+    size, unit = float(count), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+
+
+def agreed(question: str) -> bool:
+    """Whoever cannot be asked says --yes instead."""
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort:
+        note("nobody answers; to do it all the same, add --yes")
+        return False
+
+
 def show_outcome(line: str, found: Any, *, as_json: bool) -> None:
     """What a command has done: a line for a person, the thing itself for a program."""
     if as_json:

@@ -17,6 +17,7 @@ from registry.kit.errors import ServiceError
 from session.cli.commands import (
     accounts,
     aliases,
+    deletion,
     deployments,
     differences,
     doctor,
@@ -26,6 +27,7 @@ from session.cli.commands import (
     models,
     processes,
     proofs,
+    retention,
     schema,
     sessions,
     tokens,
@@ -112,6 +114,12 @@ app.command(rich_help_panel=_USE)(history.history)
 app.command(rich_help_panel=_USE)(proofs.lineage)
 app.command(rich_help_panel=_USE)(differences.diff)
 app.command(rich_help_panel=_USE)(proofs.verify)
+app.command(rich_help_panel=_USE)(deletion.rm)
+app.command(rich_help_panel=_USE)(deletion.restore)
+app.command(rich_help_panel=_USE)(deletion.hold)
+app.command(rich_help_panel=_USE)(deletion.release)
+app.command(rich_help_panel=_USE)(deletion.holds)
+app.add_typer(retention.app, name="retention", rich_help_panel=_USE)
 app.command(rich_help_panel=_USE)(versions.merge)
 app.command(rich_help_panel=_USE)(deployments.promote)
 app.command(rich_help_panel=_USE)(deployments.rollback)

@@ -26,6 +26,7 @@ from session.cli import logs
 from session.cli.courier import delivering
 from session.cli.credentials import read_credentials, write_credentials
 from session.cli.installation import make_ready, open_home
+from session.cli.keeper import keep
 from session.cli.signals import Server, stop_requested
 from session.lifecycle.repository import WorkerRepository
 from session.resources import open_database, open_store, scratch_path
@@ -105,9 +106,11 @@ async def _serve(settings: Settings, home: Path, listener: socket.socket) -> Non
         async with (
             _deploying(settings, database) as deployer,
             delivering(settings, database) as courier,
+            _keeping(settings, database) as keeper,
             _worker(settings, database) as supervisor,
         ):
-            await _answer(settings, listener, url, background=(deployer, courier, supervisor))
+            background = (deployer, courier, keeper, supervisor)
+            await _answer(settings, listener, url, background=background)
     finally:
         await database.close()
 
@@ -174,6 +177,17 @@ async def _deploying(settings: Settings, database: Database) -> AsyncIterator[as
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await deployer.close()
+
+
+@asynccontextmanager
+async def _keeping(settings: Settings, database: Database) -> AsyncIterator[asyncio.Task[None]]:
+    keeping = keep(database, open_store(settings), grace=settings.grace())
+    task = asyncio.create_task(keeping, name="keeper")
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -47,12 +47,16 @@ class Service:
     def post(self, path: str, body: Any = None) -> Any:
         return self._answer("POST", path, json=body)
 
-    def delete(self, path: str) -> None:
-        self._answer("DELETE", path)
+    def put(self, path: str, body: Any) -> Any:
+        return self._answer("PUT", path, json=body)
 
-    def post_long(self, path: str) -> Any:
+    def delete(self, path: str, **query: Any) -> Any:
+        return self._answer("DELETE", path, params=_given(query))
+
+    def post_long(self, path: str, **query: Any) -> Any:
         """For what takes as long as it takes."""
-        return self._answer("POST", path, timeout=httpx.Timeout(None, connect=_CONNECT_S))
+        unbounded = httpx.Timeout(None, connect=_CONNECT_S)
+        return self._answer("POST", path, params=_given(query), timeout=unbounded)
 
     def change(
         self, method: str, path: str, body: Any, *, revision: int | None, **query: Any

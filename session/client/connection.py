@@ -118,17 +118,29 @@ class Connection:
         self,
         method: str,
         path: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | None,
         form: type[T],
         *,
         revision: int | None,
+        params: Mapping[str, str] | None = None,
     ) -> T:
         """Only if it is at that revision; None makes what is not there. It has a key too."""
-        request = self._prepare(method, path, _READ_S, json=body)
+        given: dict[str, Any] = {} if body is None else {"json": body}
+        request = self._prepare(method, path, _READ_S, params=params, **given)
         request.headers[_KEY] = uuid4().hex
         name, value = ("If-None-Match", "*") if revision is None else ("If-Match", f'"{revision}"')
         request.headers[name] = value
         return self._read(await self._ask(request), form)
+
+    async def put_json(self, path: str, body: Mapping[str, Any], form: type[T]) -> T:
+        """PUT JSON: once more makes it no other."""
+        return self._read(await self._ask(self._prepare("PUT", path, _READ_S, json=body)), form)
+
+    async def delete(self, path: str) -> None:
+        """With a key, so that a second try does not find it gone by the first."""
+        request = self._prepare("DELETE", path, _READ_S)
+        request.headers[_KEY] = uuid4().hex
+        await self._ask(request)
 
     async def download(self, path: str) -> bytes:
         return (await self._ask(self._prepare("GET", path, _READ_S))).content

@@ -87,6 +87,12 @@ class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
     revision: int = 1
     created_at: datetime | None = None
+    deleted_at: datetime | None = None
+    deleted_by: str | None = None
+    deleted_why: str | None = None
+    purge_at: datetime | None = None
+    purged_at: datetime | None = None
+    freed: int | None = None
 
 
 class PartInfo(msgspec.Struct, frozen=True):
@@ -138,6 +144,16 @@ class AliasInfo(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime | None = None
 
 
+class HoldInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeps a version from being deleted: an alias, session, deployment, merge or person."""
+
+    kind: str
+    holder: str
+    name: str = ""
+    why: str = ""
+    created_at: datetime | None = None
+
+
 class LineageNode(msgspec.Struct, frozen=True, kw_only=True):
     ref: str
     kind: str
@@ -148,6 +164,8 @@ class LineageNode(msgspec.Struct, frozen=True, kw_only=True):
     base_digest: str = ""
     digest: str = ""
     created_at: datetime | None = None
+    deleted_at: datetime | None = None
+    purged_at: datetime | None = None
 
 
 class Lineage(msgspec.Struct, frozen=True, kw_only=True):

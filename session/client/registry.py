@@ -108,6 +108,24 @@ async def edited(connection: Connection, ref: str, changes: Mapping[str, Any]) -
     return await connection.change("PATCH", path, changes, VersionInfo, revision=found.revision)
 
 
+async def deleted(connection: Connection, ref: str, why: str) -> VersionInfo:
+    found = await version(connection, ref)
+    path = version_path(found.ref)
+    query = {"why": why}
+    return await connection.change(
+        "DELETE", path, None, VersionInfo, revision=found.revision, params=query
+    )
+
+
+async def restored(connection: Connection, ref: str, why: str) -> VersionInfo:
+    found = await version(connection, ref)
+    path = f"{version_path(found.ref)}/restore"
+    query = {"why": why}
+    return await connection.change(
+        "POST", path, None, VersionInfo, revision=found.revision, params=query
+    )
+
+
 async def verified(connection: Connection, ref: str) -> Verification:
     return await connection.post_long(f"{version_path(ref)}/verify", Verification)
 

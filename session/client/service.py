@@ -19,6 +19,7 @@ from session.client.records import (
     DeploymentInfo,
     Difference,
     GroupInfo,
+    HoldInfo,
     Lineage,
     Metric,
     Move,
@@ -199,6 +200,29 @@ class ServiceClient:
     def get_version(self, ref: str) -> VersionInfo:
         version_place(ref)
         return self._run(registry.version(self._connection, ref))
+
+    def delete_version(self, ref: str, why: str = "") -> VersionInfo:
+        """It can be restored until `purge_at`. ConflictError names whatever holds it."""
+        return self._run(registry.deleted(self._connection, ref, why))
+
+    def restore_version(self, ref: str, why: str = "") -> VersionInfo:
+        """Bring a deleted version back, if its files are not purged yet."""
+        return self._run(registry.restored(self._connection, ref, why))
+
+    def hold_version(self, ref: str, why: str = "") -> HoldInfo:
+        """Keep a version from being deleted, until you release it."""
+        path = f"{registry.version_path(self.get_version(ref).ref)}/hold"
+        return self._run(self._connection.put_json(path, {"why": why}, HoldInfo))
+
+    def release_version(self, ref: str) -> None:
+        """End your hold on a version."""
+        path = f"{registry.version_path(self.get_version(ref).ref)}/hold"
+        self._run(self._connection.delete(path))
+
+    def list_holds(self, ref: str) -> list[HoldInfo]:
+        """What keeps a version from being deleted."""
+        path = f"{registry.version_path(ref)}/holds"
+        return self._run(self._connection.get(path, Page[HoldInfo])).data
 
     def approve(self, ref: str, why: str = "") -> VersionInfo:
         """Fails with PreconditionFailedError where somebody changes the version meanwhile."""

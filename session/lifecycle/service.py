@@ -9,16 +9,17 @@ from secrets import randbelow, token_hex
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from registry.access.actor import Actor
+from registry.access.actor import Actor, Role
 from registry.kit.clock import now
 from registry.kit.ids import new_id
 from registry.kit.names import NAME, NAME_RULE
 from registry.kit.pages import Cursors, Page
 from registry.models import service as models
 from registry.models.model import BaseModel
+from registry.packages import holds
 from registry.packages import service as packages
-from registry.packages.model import Package
-from registry.packages.service import parse_ref
+from registry.packages.model import HolderKind, Package
+from registry.packages.service import PackageRef, parse_ref
 from session.engine.port import LoraConfig
 from session.lifecycle.errors import InvalidSession, SessionNameTaken, SessionNotFound
 from session.lifecycle.model import SessionMetric, Status, TrainingSession
@@ -101,7 +102,33 @@ async def create(
             SessionRepository(db, actor.account_id).add(session)
     except IntegrityError:  # somebody took the name since it was looked up
         raise SessionNameTaken(session.name) from None
+    if session.parent_ref is not None:
+        await hold(db, session, PackageRef.parse(session.parent_ref))
     return session, lora
+
+
+async def hold(db: AsyncSession, session: TrainingSession, ref: PackageRef) -> None:
+    """Keep a version while the session lives: whoever replays its log loads it again."""
+    actor = Actor(session.account_id, Role.member)
+    package = await packages.require_live(db, actor, ref)
+    if session.is_live:
+        await holds.place(
+            db,
+            actor,
+            package,
+            holder_kind=HolderKind.session,
+            holder_id=session.id,
+            holder_name=session.name,
+        )
+
+
+async def end(
+    db: AsyncSession, session: TrainingSession, status: Status, *, error: str | None = None
+) -> None:
+    """Its last state, in which it holds nothing."""
+    session.move(status, error=error)
+    actor = Actor(session.account_id, Role.member)
+    await holds.release(db, actor, holder_kind=HolderKind.session, holder_id=session.id)
 
 
 async def _parent(db: AsyncSession, actor: Actor, wish: SessionWish) -> Package | None:

@@ -2,11 +2,12 @@
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from registry.access.actor import Actor
+from registry.access.actor import Actor, Role
 from registry.kit.clock import now
 from registry.kit.ids import new_id
+from registry.packages import holds
 from registry.packages import service as packages
-from registry.packages.model import PackageKind
+from registry.packages.model import HolderKind, PackageKind
 from registry.packages.service import Ref
 from session.merges.errors import MergedAlready, MergeNotFound
 from session.merges.model import Merge, MergeStatus
@@ -14,7 +15,8 @@ from session.merges.repository import MergeRepository
 
 
 async def request(db: AsyncSession, actor: Actor, ref: Ref) -> Merge:
-    """Ask for a merged version of a state or adapter, in the same group."""
+    """Ask for a merged version of a state or adapter, in the same group. Until it ends, it holds
+    what it is made from."""
     source = await packages.require_live(db, actor, ref)
     if source.kind == PackageKind.merged:
         raise MergedAlready(source.ref)
@@ -26,7 +28,7 @@ async def request(db: AsyncSession, actor: Actor, ref: Ref) -> Merge:
         source_ref=source.ref,
     )
     MergeRepository(db).add(merge)
-    await db.flush()
+    await holds.place(db, actor, source, holder_kind=HolderKind.merge, holder_id=merge.id)
     return merge
 
 
@@ -44,11 +46,17 @@ async def claim(db: AsyncSession, worker_id: str) -> Merge | None:
     return merge
 
 
-def complete(merge: Merge, *, version_ref: str) -> None:
+async def complete(db: AsyncSession, merge: Merge, *, version_ref: str) -> None:
     merge.status, merge.version_ref = MergeStatus.completed, version_ref
-    merge.completed_at = now()
+    await _end(db, merge)
 
 
-def fail(merge: Merge, *, error: str) -> None:
+async def fail(db: AsyncSession, merge: Merge, *, error: str) -> None:
     merge.status, merge.error = MergeStatus.failed, error
+    await _end(db, merge)
+
+
+async def _end(db: AsyncSession, merge: Merge) -> None:
     merge.completed_at = now()
+    actor = Actor(merge.account_id, Role.member)
+    await holds.release(db, actor, holder_kind=HolderKind.merge, holder_id=merge.id)

@@ -1,6 +1,7 @@
 """Accept, claim and complete operations. Every function is one part of one transaction."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -11,11 +12,14 @@ from registry.access.actor import Actor
 from registry.artifacts.errors import CorruptArtifact
 from registry.artifacts.store import BlobStore
 from registry.kit.clock import now
+from registry.kit.errors import ServiceError
 from registry.kit.ids import new_id
+from registry.packages.service import PackageRef
 from registry.usage import service as usage
 from registry.usage.model import Category
 from session import wire
 from session.engine.port import LoraConfig
+from session.lifecycle import service as lifecycle
 from session.lifecycle.model import TrainingSession
 from session.operations.errors import InvalidBody, InvalidNumber, NumberTaken, OperationNotFound
 from session.operations.model import Operation, OperationStatus
@@ -85,8 +89,12 @@ async def accept(
     token: str,
     stored: StoredBody,
     kind: str,
+    source: str | None = None,
 ) -> Operation:
-    """Add an operation to the log, or find it there. Early numbers wait for those before them."""
+    """Add an operation to the log, or find it there. Early numbers wait for those before them.
+
+    `source` is the version that it will load; from now on the session holds it.
+    """
     log = LogRepository(db, session.id)
     known = await log.at(number)
     if known is None:
@@ -94,9 +102,18 @@ async def accept(
         if number < session.next_number:
             raise InvalidNumber(number, next_number=session.last_number + 1)
         known = await _insert(db, session, number=number, token=token, stored=stored, kind=kind)
+        if source is not None:
+            await _hold(db, session, source)
     if not known.is_retry(token=token, body_hash=stored.digest):
         raise NumberTaken(number, operation_id=known.id, held=known.body_hash, given=stored.digest)
     return known
+
+
+async def _hold(db: AsyncSession, session: TrainingSession, source: str) -> None:
+    """A load of what cannot be held is accepted, like all that is invalid, and fails at its place
+    in the log."""
+    with suppress(ServiceError):
+        await lifecycle.hold(db, session, PackageRef.parse(source))
 
 
 async def accept_creation(

@@ -42,7 +42,7 @@ async def _report(context: Context, asked: Merge, error: Exception) -> None:
         merge = await db.get_one(Merge, asked.id)
         if merge.status == MergeStatus.completed:
             return ()
-        merges.fail(merge, error=failure(error).message)
+        await merges.fail(db, merge, error=failure(error).message)
         return await writes.give_up(db, account_actor(asked.account_id), asked.id)
 
     for left_over in await context.change(report):
@@ -74,7 +74,9 @@ async def _publish(context: Context, asked: Merge, draft: PackageDraft) -> None:
         row = await db.get_one(Merge, asked.id)
         if not row.is_final:  # by a commit whose answer was lost, or by another worker
             package = await _register(db, asked, draft)
-            merges.complete(row, version_ref=str(PackageRef(asked.group_name, package.version)))
+            await merges.complete(
+                db, row, version_ref=str(PackageRef(asked.group_name, package.version))
+            )
 
     await context.change(publish)
 

@@ -18,12 +18,13 @@ from session import wire
 from session.checkpoints import (
     account_actor,
     discard,
+    held,
     on_disk,
     require_base,
     session_prefix,
-    stored,
 )
 from session.engine.port import EngineError
+from session.lifecycle import service as lifecycle
 from session.lifecycle.errors import OtherBase
 from session.lifecycle.model import Status, TrainingSession
 from session.lifecycle.repository import WorkerRepository, set_metrics
@@ -285,8 +286,7 @@ class SessionRunner:
 
     async def _load(self, source: str, *, with_optimizer: bool) -> Outcome:
         ref = PackageRef.parse(source)
-        account_id = (await self._session()).account_id
-        package, found = await self._context.look(lambda db: stored(db, account_id, ref))
+        package, found = await self._context.change(lambda db: held(db, self._id, ref))
         if package.base_digest != self._base.digest:
             raise OtherBase(str(ref), base=package.base_model)
         package.require_adapter()
@@ -363,7 +363,7 @@ class SessionRunner:
             operations.fail(row, why)
             session = await WorkerRepository(db).require(self._id, lock=True)
             if operation.number == 0 and session.is_live:
-                session.move(Status.failed, error=why.message)
+                await lifecycle.end(db, session, Status.failed, error=why.message)
                 await operations.skip_open(db, session, why=f"the session failed: {why.message}")
 
         await self._context.change(fail)
@@ -374,7 +374,7 @@ class SessionRunner:
         async def end(db: AsyncSession) -> TrainingSession:
             session = await WorkerRepository(db).require(self._id, lock=True)
             if session.is_live:
-                session.move(status, error=why)
+                await lifecycle.end(db, session, status, error=why)
             ended = f"the session {'failed' if status == Status.failed else f'is {status}'}"
             await operations.skip_open(db, session, why=f"{ended}: {why}" if why else ended)
             await forget_weights(db, self._id)

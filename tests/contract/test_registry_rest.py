@@ -40,6 +40,8 @@ async def test_a_version_is_shown_with_everything_that_is_known(service: Service
         **{"parent": None, "session": None, "operation": None, "metrics": {"loss": 0.5}},
         **{"description": "", "metadata": {"a": "b"}, "usage": {}, "approval": "pending"},
         **{"stage": "none", "tags": [], "aliases": [], "expires_at": None, "revision": 1},
+        **dict.fromkeys(("deleted_at", "deleted_by", "deleted_why"), None),
+        **dict.fromkeys(("purge_at", "purged_at", "freed"), None),
     }
 
 

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -23,6 +24,7 @@ from support.packages import a_version
 
 ADAPTER = "checkpoints/hf/adapter_config.json"
 BYTES = b'{"r": 4}'
+GRACE = timedelta(days=7)
 ENTRY = FileEntry(ADAPTER, len(BYTES), hashlib.sha256(BYTES).hexdigest())
 
 
@@ -59,7 +61,7 @@ async def registry_service(
     app.include_router(rest.router)
     require_permissions(app)
     app.state.database, app.state.store = database, store
-    app.state.targets = targets or Targets()
+    app.state.targets, app.state.grace = targets or Targets(), GRACE
     async with database.begin() as db:
         account = await access.create_account(db, name="alice")
         _, secret = await access.create_token(db, account_id=account.id, name="t", role=Role.member)

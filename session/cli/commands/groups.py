@@ -45,3 +45,11 @@ def edit_group(
         revision = service.get(path)["revision"]
         found = service.change("PATCH", path, {**changes, "why": why}, revision=revision)
     show_outcome(f"{group} is changed", found, as_json=as_json)
+
+
+@app.command("delete")
+def delete_group(group: Group, as_json: AsJson = False) -> None:
+    """Delete a group whose versions are all purged. Made again, it goes on counting."""
+    with Service.from_environment() as service:
+        found = service.delete(group_path(group))
+    show_outcome(f"{group} is deleted", found, as_json=as_json)
