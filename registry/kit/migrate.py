@@ -25,6 +25,8 @@ _ADVISORY_LOCK = 0x6D6F64656C796172  # any number will do that no other program 
 _RETRY_S = 0.1
 LOCK_TIMEOUT_S = 5
 """How long a migration waits for a lock: on PostgreSQL every later query waits behind it."""
+TEXT_INDEX = "ix_packages_description_trgm"
+"""Where PostgreSQL has the extension for it, and so in no model."""
 
 
 class SchemaState(StrEnum):
@@ -91,6 +93,11 @@ def connect(url: str) -> Database:
         _make_file(database.engine.url)
         event.listen(database.engine.sync_engine, "connect", _foreign_keys_off)
     return database
+
+
+def is_in_models(_: object, name: str | None, *__: object) -> bool:
+    """For Alembic's `include_object`: whether what a database holds is compared with the models."""
+    return name != TEXT_INDEX
 
 
 async def status(url: str, migrations: Path) -> Schema:

@@ -94,14 +94,23 @@ class HolderKind(StrEnum):
     person = "person"
 
 
-def _partial(name: str, column: str, *, where: str) -> Index:
-    """Only of the few rows that the keeper looks for."""
-    return Index(name, column, sqlite_where=text(where), postgresql_where=text(where))
+def _partial(name: str, *columns: str, where: str) -> Index:
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
+
+def _live(*columns: str) -> Index:
+    """Tombstones may come to be most of a group; no list has to step over them."""
+    name = "_".join(("ix_packages_live", *columns))
+    return _partial(name, *columns, where="deleted_at IS NULL")
 
 
 class PackageGroup(Base):
     """A deleted one is no longer listed, and takes no version until it is made again. It keeps its
-    counter, so that no number is ever given twice. `revision` counts changes of its settings."""
+    counter, so that no number is ever given twice. `revision` counts changes of its settings.
+
+    `last_version_at` never goes back, whatever the clocks of the servers say: of two versions, the
+    one with the higher number is not the older one, so a span of time is a span of numbers.
+    """
 
     __tablename__ = "package_groups"
     __table_args__ = (UniqueConstraint("account_id", "name"),)
@@ -111,6 +120,7 @@ class PackageGroup(Base):
     name: Mapped[str]
     description: Mapped[str] = mapped_column(default="")
     last_version: Mapped[int] = mapped_column(default=0)
+    last_version_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     retention: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
@@ -133,11 +143,18 @@ class Package(Base):
     __tablename__ = "packages"
     __table_args__ = (
         UniqueConstraint("group_id", "version"),
-        Index("ix_packages_group_id_kind_version", "group_id", "kind", "version"),
-        Index("ix_packages_group_id_stage_version", "group_id", "stage", "version"),
-        Index("ix_packages_group_id_approval_version", "group_id", "approval", "version"),
-        Index("ix_packages_group_id_created_at", "group_id", "created_at"),
-        Index("ix_packages_group_id_session_id_version", "group_id", "session_id", "version"),
+        # One for each filter that leaves few of many, in the order of the list.
+        _live("group_id", "version"),
+        _live("group_id", "kind", "version"),
+        _live("group_id", "stage", "version"),
+        _live("group_id", "approval", "version"),
+        _live("group_id", "session_id", "version"),
+        Index("ix_packages_group_id_created_at_version", "group_id", "created_at", "version"),
+        _partial(
+            "ix_packages_deleted_group_id_version",
+            *("group_id", "version"),
+            where="deleted_at IS NOT NULL",
+        ),
         _partial("ix_packages_purge_at", "purge_at", where="purge_at IS NOT NULL"),
         _partial("ix_packages_expires_at", "expires_at", where="deleted_at IS NULL"),
     )
@@ -232,8 +249,9 @@ class Package(Base):
     def retag(self, tags: Sequence[str]) -> None:
         wanted = set(tags)
         kept = [tag for tag in self.tags if tag.tag in wanted]
-        added = wanted - {tag.tag for tag in kept}
-        self.tags = [*kept, *(PackageTag(package_id=self.id, tag=tag) for tag in sorted(added))]
+        added = sorted(wanted - {tag.tag for tag in kept})
+        of = {"package_id": self.id, "group_id": self.group_id, "version": self.version}
+        self.tags = [*kept, *(PackageTag(tag=tag, **of) for tag in added)]
 
     def require_resumable(self) -> None:
         if not self.is_resumable:
@@ -276,11 +294,16 @@ class PackageMetric(Base):
 
 
 class PackageTag(Base):
+    """It repeats what of its version never changes, so that an index finds a tag's versions in the
+    order of the list."""
+
     __tablename__ = "package_tags"
-    __table_args__ = (Index("ix_package_tags_tag_package_id", "tag", "package_id"),)
+    __table_args__ = (Index("ix_package_tags_group_id_tag_version", "group_id", "tag", "version"),)
 
     package_id: Mapped[str] = mapped_column(ForeignKey("packages.id"), primary_key=True)
     tag: Mapped[str] = mapped_column(primary_key=True)
+    group_id: Mapped[str]
+    version: Mapped[int]
 
 
 class PackageAlias(Base):

@@ -1,11 +1,30 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import CTE, Select, delete, exists, func, literal, select, update
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    ScalarSelect,
+    Select,
+    case,
+    delete,
+    func,
+    literal,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import aliased, contains_eager, joinedload, selectinload
+from sqlalchemy.orm import (
+    InstrumentedAttribute,
+    aliased,
+    contains_eager,
+    joinedload,
+    selectinload,
+)
 
+from registry.kit.clock import now
+from registry.kit.db import UtcDateTime
 from registry.kit.names import NAME
 from registry.packages.model import (
     Approval,
@@ -22,7 +41,9 @@ from registry.packages.model import (
     PackageTag,
     Stage,
 )
-from registry.packages.ref import ALIAS, LATEST, AliasRef, PackageRef, Ref
+from registry.packages.ref import ALIAS, LARGEST_VERSION, LATEST, AliasRef, PackageRef, Ref
+
+Bound = Callable[[InstrumentedAttribute[int]], ColumnElement[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +70,9 @@ class Wanted:
         rest = (self.session, "deleted" if self.deleted else None)
         return (*plain, *rest, *(each.isoformat() if each else None for each in moments))
 
-    def narrow(self, query: Select[Package]) -> Select[Package]:
+    def narrow(
+        self, query: Select[Package], group_id: str, *, before: int | None
+    ) -> Select[Package]:
         is_deleted = Package.deleted_at.is_not(None)
         query = query.where(is_deleted if self.deleted else ~is_deleted)
         equal = {
@@ -62,17 +85,33 @@ class Wanted:
             if value is not None:
                 query = query.where(column == value)
         if self.alias is not None:
-            query = query.where(Package.aliases.any(PackageAlias.name == self.alias))
+            aliases = select(PackageAlias.package_id).where(
+                PackageAlias.group_id == group_id, PackageAlias.name == self.alias
+            )
+            query = query.where(Package.id == aliases.scalar_subquery())
         if self.tag is not None:
-            tagged = exists().where(PackageTag.package_id == Package.id, PackageTag.tag == self.tag)
-            query = query.where(tagged)
+            # By its number, not its id: the order of either table then is the order of the list.
+            query = query.join(PackageTag, PackageTag.version == Package.version).where(
+                PackageTag.group_id == group_id, PackageTag.tag == self.tag
+            )
         if self.text is not None:
             query = query.where(Package.description.icontains(self.text, autoescape=True))
-        if self.created_after is not None:
-            query = query.where(Package.created_at >= self.created_after)
-        if self.created_before is not None:
-            query = query.where(Package.created_at < self.created_before)
+        for bound in self._bounds(group_id, before):
+            query = query.where(bound(Package.version))
+            if self.tag is not None:
+                query = query.where(bound(PackageTag.version))
         return query
+
+    def _bounds(self, group_id: str, before: int | None) -> Iterator[Bound]:
+        """Times are numbers too: both grow together."""
+        if before is not None:
+            yield lambda number: number < before
+        if self.created_after is not None:
+            first = _first_since(group_id, self.created_after)
+            yield lambda number: number >= first
+        if self.created_before is not None:
+            past = func.coalesce(_first_since(group_id, self.created_before), LARGEST_VERSION)
+            yield lambda number: number < past
 
 
 class PackageRepository:
@@ -113,6 +152,7 @@ class PackageRepository:
     async def take_version(self, group_name: str) -> PackageGroup | None:
         """Count the group's number up: one statement, the same on both databases. None where there
         is no such group, or it is deleted."""
+        moment, last = literal(now(), UtcDateTime), PackageGroup.last_version_at
         taken = await self._db.scalars(
             update(PackageGroup)
             .where(
@@ -120,7 +160,10 @@ class PackageRepository:
                 PackageGroup.name == group_name,
                 PackageGroup.deleted_at.is_(None),
             )
-            .values(last_version=PackageGroup.last_version + 1)
+            .values(
+                last_version=PackageGroup.last_version + 1,
+                last_version_at=case((last > moment, last), else_=moment),
+            )
             .returning(PackageGroup),
             execution_options={"synchronize_session": False, "populate_existing": True},
         )
@@ -232,9 +275,8 @@ class PackageRepository:
     async def versions(
         self, group_id: str, *, wanted: Wanted, before: int | None, limit: int
     ) -> Sequence[Package]:
-        query = wanted.narrow(self._packages().where(Package.group_id == group_id))
-        if before is not None:
-            query = query.where(Package.version < before)
+        mine = self._packages().where(Package.group_id == group_id)
+        query = wanted.narrow(mine, group_id, before=before)
         newest_first = query.order_by(Package.version.desc()).limit(limit)
         return (await self._db.scalars(newest_first)).all()
 
@@ -354,6 +396,14 @@ class PackageRepository:
         return select(PackageEvent).where(
             PackageEvent.account_id == self._account_id, PackageEvent.group_id == group_id
         )
+
+
+def _first_since(group_id: str, moment: datetime) -> ScalarSelect[int]:
+    """The first number given at that time or later; null where there is none."""
+    first = select(Package.version).where(
+        Package.group_id == group_id, Package.created_at >= moment
+    )
+    return first.order_by(Package.created_at, Package.version).limit(1).scalar_subquery()
 
 
 def _locking(query: Select[Package]) -> Select[Package]:

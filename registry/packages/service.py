@@ -220,6 +220,7 @@ def _package(actor: Actor, group: PackageGroup, draft: PackageDraft) -> Package:
         account_id=actor.account_id,
         group=group,
         version=group.last_version,
+        created_at=group.last_version_at,
         kind=draft.kind,
         prefix=draft.prefix,
         digest=manifest_digest(draft.files),

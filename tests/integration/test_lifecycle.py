@@ -3,18 +3,26 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, insert, select
+from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor
 from registry.kit import migrate
+from registry.kit.clock import now
 from registry.kit.db import Database
-from registry.packages import lineage, moves, service
+from registry.packages import deletion, lineage, moves, service
 from registry.packages.errors import AliasMoved, VersionMoved
-from registry.packages.model import Approval, Package, PackageKind, PackageTag
+from registry.packages.model import (
+    Approval,
+    Package,
+    PackageGroup,
+    PackageKind,
+    PackageTag,
+)
 from registry.packages.ref import PackageRef
 from registry.packages.repository import Wanted
 from support.packages import LORA, a_draft, a_version, an_actor, published
@@ -109,14 +117,14 @@ async def fill(db: AsyncSession, actor: Actor, *, first: int, count: int) -> Non
         for n in numbers
     ]
     await db.execute(insert(Package), rows)
-    tags = [{"package_id": f"pkg_{n}", "tag": "seventh"} for n in numbers if n % 7 == 0]
+    tag = {"group_id": group.id, "tag": "seventh"}
+    tags = [{"package_id": f"pkg_{n}", "version": n, **tag} for n in numbers if n % 7 == 0]
     await db.execute(insert(PackageTag), tags)
 
 
-async def remove(db: AsyncSession, numbers: range) -> None:
-    gone = select(Package.id).where(Package.id.in_([f"pkg_{n}" for n in numbers]))
-    await db.execute(delete(PackageTag).where(PackageTag.package_id.in_(gone)))
-    await db.execute(delete(Package).where(Package.id.in_(gone)))
+async def remove(db: AsyncSession, actor: Actor, numbers: range) -> None:
+    for number in numbers:
+        await deletion.delete(db, actor, PackageRef("large", number), grace=timedelta(days=7))
 
 
 @pytest.mark.parametrize(
@@ -143,11 +151,32 @@ async def test_pages_show_every_survivor_once_while_rows_come_and_go(
         if not seen:
             async with database.begin() as db:
                 await fill(db, actor, first=1206, count=50)
-                await remove(db, range(601, 621))
+                await remove(db, actor, range(601, 621))
         seen += [package.version for package in page.items]
         cursor = page.next_cursor
     survivors = [n for n in range(1205, 0, -1) if n % every == 0 and n not in range(601, 621)]
     assert seen == survivors
+
+
+async def test_times_grow_with_numbers_whatever_the_clock_of_a_server_says(
+    database: Database, actor: Actor
+) -> None:
+    ahead = now() + timedelta(hours=1)
+    async with database.begin() as db:
+        await db.execute(update(PackageGroup).values(last_version_at=ahead))
+        for _ in range(2):
+            await a_version(db, actor, kind=PackageKind.state)
+    for wanted, numbers in (
+        (Wanted(created_before=ahead), [2, 1]),
+        (Wanted(created_after=ahead), [4, 3]),
+        (Wanted(created_after=ahead, kind=PackageKind.state), [4, 3]),
+        (Wanted(created_after=ahead + timedelta(seconds=1)), []),
+        (Wanted(created_before=ahead - timedelta(days=1)), []),
+        (Wanted(created_before=ahead + timedelta(seconds=1)), [4, 3, 2, 1]),
+    ):
+        async with database.read() as db:
+            page = await service.versions(db, actor, "demo", wanted=wanted)
+        assert [package.version for package in page.items] == numbers, wanted
 
 
 async def test_text_is_plain_and_of_any_case(database: Database, actor: Actor) -> None:

@@ -2,25 +2,19 @@
 
 import asyncio
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import inspect, text
 
-import session.lifecycle.model
-import session.merges.model
-import session.operations.model
-import session.sampling.model  # noqa: F401
 from registry.kit import migrate
 from registry.kit.db import Base, Database
 from registry.kit.migrate import SchemaState
+from support.migrating import MIGRATIONS, differences, on, revisions, steer
+from support.rows import contents, counts, fill
 
-MIGRATIONS = Path(__file__).parents[2] / "migrations"
 REVISION = """
 from alembic import op
 revision = "{name}"
@@ -30,7 +24,6 @@ def upgrade():
     op.execute("{then}")
 """
 FINE = "SELECT 1"
-FIRST = "a5db63d47c2c"
 
 
 @pytest.fixture
@@ -132,23 +125,19 @@ async def test_the_migrations_make_what_the_models_say(url: str) -> None:
     await database.close()
 
 
-def differences(connection: Connection) -> list[object]:
-    options = {"version_table": migrate.VERSION_TABLE, "compare_server_default": True}
-    context = MigrationContext.configure(connection, opts=options)
-    found: list[object] = compare_metadata(context, Base.metadata)
-    return found
-
-
-@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+@both
 async def test_a_migration_gives_up_on_a_lock_that_is_held(url: str, scripts: Path) -> None:
     await migrate.ensure(url, scripts)
     write(scripts, "two", "one", then="ALTER TABLE table_one ADD COLUMN more INTEGER")
     database = Database.connect(url)
     async with database.begin() as db:
-        await db.execute(text("LOCK TABLE table_one"))
-        with pytest.raises(migrate.DatabaseUnusable, match="lock timeout"):
+        await db.execute(text("INSERT INTO table_one VALUES (1)"))
+        with pytest.raises(migrate.DatabaseUnusable, match=r"failed: .*(lock timeout|is locked)"):
             await migrate.upgrade(url, scripts)
     await database.close()
+    assert (await migrate.status(url, scripts)).found == "one"
+    assert "table_two" not in await tables(url)
+    assert (await migrate.upgrade(url, scripts)).found == "two"
 
 
 async def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
@@ -164,45 +153,77 @@ async def test_the_password_stays_out_of_the_message() -> None:
     assert "hush" not in str(caught.value)
 
 
-FILLED = (
-    "INSERT INTO accounts VALUES ('acc', 'a', '2026-01-01')",
-    "INSERT INTO package_groups VALUES ('grp', 'acc', 'g', '', 1, '2026-01-01')",
-    "INSERT INTO packages VALUES ('pkg', 'acc', 'grp', 1, 'adapter', 'p/', 'sha256:0', 1, 'tiny',"
-    " 'sha256:0', '{}', NULL, NULL, NULL, 0, '{}', '', '{}', '{}', 'approved', '2026-01-01')",
-    "INSERT INTO package_files VALUES ('pkg', 'checkpoints/hf/a.json', 1, '00')",
-)
-
-
-def steer(connection: Connection, direction: str, revision: str) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.attributes["connection"] = connection
-    getattr(command, direction)(config, revision)
-
-
-async def columns(database: Database, table: str) -> set[str]:
-    async with database.engine.connect() as connection:
-        found = await connection.run_sync(lambda held: inspect(held).get_columns(table))
-    return {column["name"] for column in found}
-
-
 @both
-async def test_a_filled_database_goes_up_down_and_up_again(url: str) -> None:
-    database = migrate.connect(url)
-    async with database.engine.connect() as connection:
-        await connection.run_sync(steer, "upgrade", FIRST)
-    before = await columns(database, "packages"), await tables(url)
+async def test_rows_in_every_table_outlive_each_step_down_and_up(url: str) -> None:
+    for revision in revisions():
+        await on(url, steer, "upgrade", revision)
+        await on(url, fill, 20)
+    full = await on(url, counts)
+    assert set(full) == set(Base.metadata.tables)
+    assert set(full.values()) == {20}
+    for revision in revisions()[-2::-1]:
+        await on(url, steer, "downgrade", revision)
+        assert set((await on(url, counts)).values()) == {20}
+    left = await on(url, contents)
+    await on(url, steer, "upgrade", "head")
+    assert await on(url, contents, left) == left
+    await on(url, steer, "downgrade", "base")
+    assert await tables(url) == {migrate.VERSION_TABLE}
+
+
+LISTS = "d1a0c3b5e708"
+INDEX = "ix_packages_live_group_id_version"
+VALID = text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)")
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+async def test_an_index_that_was_cut_off_is_built_again(url: str) -> None:
+    await on(url, steer, "upgrade", f"{LISTS}-1")
+    database = Database.connect(url)
     async with database.begin() as db:
-        for statement in FILLED:
+        await db.execute(text(f"CREATE INDEX {INDEX} ON packages (group_id)"))
+        broken = "UPDATE pg_index SET indisvalid = false WHERE indexrelid = to_regclass(:name)"
+        await db.execute(text(broken), {"name": INDEX})
+    await on(url, steer, "upgrade", "head")
+    async with database.read() as db:
+        assert await db.scalar(VALID, {"name": INDEX}) is True
+    await database.close()
+    assert await on(url, differences) == []
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+async def test_an_index_waits_no_longer_for_a_transaction_than_for_a_lock(url: str) -> None:
+    await on(url, steer, "upgrade", f"{LISTS}-1")
+    database = Database.connect(url)
+    async with database.begin() as db:
+        await db.execute(text("SELECT count(*) FROM packages"))
+        with pytest.raises(migrate.DatabaseUnusable, match="lock timeout"):
+            await migrate.upgrade(url, MIGRATIONS)
+    await database.close()
+    assert (await migrate.upgrade(url, MIGRATIONS)).state == SchemaState.current
+    assert await on(url, differences) == []
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+async def test_a_user_who_may_add_no_extension_gets_all_but_the_index_of_texts(url: str) -> None:
+    user = f"plain_{uuid.uuid4().hex[:8]}"
+    await execute(
+        url, f"CREATE ROLE {user} LOGIN", f"GRANT USAGE, CREATE ON SCHEMA public TO {user}"
+    )
+    schema = await migrate.ensure(url.replace("postgres@", f"{user}@"), MIGRATIONS)
+    assert schema.state == SchemaState.current
+    assert await on(url, differences) == []
+    database = Database.connect(url)
+    async with database.read() as db:
+        assert await db.scalar(VALID, {"name": migrate.TEXT_INDEX}) is None
+        assert await db.scalar(VALID, {"name": INDEX}) is True
+    await database.close()
+    await execute(url, f"DROP OWNED BY {user}", f"DROP ROLE {user}")
+
+
+async def execute(url: str, *statements: str) -> None:
+    database = Database.connect(url)
+    async with database.begin() as db:
+        for statement in statements:
             await db.execute(text(statement))
-    for direction, revision in (("upgrade", "head"), ("downgrade", FIRST), ("upgrade", "head")):
-        async with database.engine.connect() as connection:
-            await connection.run_sync(steer, direction, revision)
-        if direction == "downgrade":
-            assert (await columns(database, "packages"), await tables(url)) == before
-        else:
-            async with database.begin() as db:
-                found = await db.execute(text("SELECT approval, stage, revision FROM packages"))
-                assert [tuple(row) for row in found] == [("approved", "none", 1)]
-                assert await db.scalar(text("SELECT count(*) FROM package_files")) == 1
     await database.close()
