@@ -1,5 +1,6 @@
 """Events are told of what was committed, in order, and of nothing else."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from registry.events import service
 from registry.events.errors import EventNotFound
 from registry.events.model import Event, EventType
 from registry.kit.db import Database
-from registry.packages import moves
+from registry.packages import deletion, moves
 from registry.packages.model import Approval, Stage
 from registry.packages.ref import PackageRef
 from support.merged import member, publish
@@ -49,6 +50,22 @@ async def test_each_move_of_a_version_is_told_in_order(database: Database) -> No
     approval, alias = found[1].data, found[3].data
     assert (approval["from"], approval["to"], approval["why"]) == ("pending", "approved", "good")
     assert (alias["alias"], alias["from"], alias["to"]) == ("prod", None, "demo@1")
+
+
+async def test_the_end_of_a_version_and_its_return_are_told(database: Database) -> None:
+    async with database.begin() as db:
+        actor = await an_actor(db)
+        await a_version(db, actor)
+        await deletion.delete(db, actor, ONE, grace=timedelta(days=1), why="old")
+        await deletion.restore(db, actor, ONE, expected=2)
+        await deletion.delete(db, actor, ONE, grace=timedelta(0))
+        await deletion.begin_purge(db, actor, ONE, found=2)
+        await deletion.finish_purge(db, actor, ONE, by=deletion.KEEPER)
+    found = (await told(database, actor))[1:]
+    kinds = [event.type.removeprefix("version.") for event in found]
+    assert kinds == ["deleted", "restored", "deleted", "purged"]
+    assert found[0].data["why"] == "old"
+    assert found[3].data["by"] == {"role": "keeper", "token": None}
 
 
 async def test_a_change_that_is_rolled_back_tells_nothing(database: Database) -> None:
