@@ -119,15 +119,14 @@ def test_a_service_that_is_killed_while_it_commits_goes_on_when_it_is_asked(
     uploads = "/v1/groups/facts/uploads"
     with serving(home) as service:
         assert modelyard_command(home, "models", "add", "tiny", str(tiny)).returncode == 0
-        first = begin_push(home, tmp_path / "peft")
-        eventually(lambda: states(service, uploads) == ["committing"], seconds=120)
-        service.process.kill()
-        first.kill()
-        first.wait()
+        with begin_push(home, tmp_path / "peft") as first:
+            eventually(lambda: states(service, uploads) == ["committing"], seconds=120)
+            service.process.kill()
+            first.kill()
     with serving(home) as service:
         assert states(service, uploads) == ["committing"]
-        second = begin_push(home, tmp_path / "peft")
-        said, _ = second.communicate(timeout=120)
+        with begin_push(home, tmp_path / "peft") as second:
+            said, _ = second.communicate(timeout=120)
         assert (second.returncode, said) == (0, b"facts@1\n")
         assert states(service, uploads) == ["committed"]
         assert modelyard_command(home, "verify", "facts@1").returncode == 0
