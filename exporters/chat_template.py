@@ -131,7 +131,8 @@ def _configured(config: Mapping[str, Any]) -> dict[str, str]:
         case str(source):
             return {_DEFAULT: source}
         case list(templates):
-            complete = [each for each in templates if {"name", "template"} <= each.keys()]
+            named = [each for each in templates if isinstance(each, dict)]
+            complete = [each for each in named if {"name", "template"} <= each.keys()]
             return {each["name"]: each["template"] for each in complete}
         case _:
             return {}
@@ -143,7 +144,7 @@ def _special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str
     named = {**config, **(_read_optional(directory, _SPECIAL_FILE) if is_older else {})}
     found = {key: named[key] for key in _SPECIAL & named.keys() if named[key] is not None}
     return {
-        key: str(token["content"] if isinstance(token, dict) else token)
+        key: str(token.get("content", "") if isinstance(token, dict) else token)
         for key, token in found.items()
     }
 

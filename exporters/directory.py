@@ -186,7 +186,7 @@ def _check_state(directory: Path, adapter: Adapter) -> tuple[int, int]:
     """The optimizer goes by the adapter's names and shapes; its counters are whole numbers."""
     counters = read_json(directory, _COUNTERS)
     for key in ("step", "adam_step"):
-        if type(counters.get(key)) is not int or counters[key] < 0:
+        if type(counters.get(key)) is not int or not 0 <= counters[key] < 2**31:
             raise BadFile(_COUNTERS, f"{key} is {counters.get(key)!r}, not a whole number")
     names = {f"{moment}.{name}": name for moment in _MOMENTS for name in adapter.tensors}
     _check_like(directory / _OPTIMIZER, names, adapter)

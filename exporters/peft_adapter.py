@@ -32,6 +32,7 @@ _UNSUPPORTED = (
     "use_rslora",
 )
 _FLOATS = frozenset(("F16", "BF16", "F32", "F64"))
+_HUGE = 1e30
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -170,8 +171,8 @@ def _parse_config(path: Path) -> AdapterConfig:
     rank, alpha, targets = (values.get(name) for name in ("r", "lora_alpha", "target_modules"))
     if type(rank) is not int or rank < 1:
         raise BadAdapter(CONFIG, f"r is {rank!r}, not a positive integer")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float):
-        raise BadAdapter(CONFIG, f"lora_alpha is {alpha!r}, not a number")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) < _HUGE:
+        raise BadAdapter(CONFIG, f"lora_alpha is {alpha!r}, not a number that can be used")
     if not isinstance(targets, list) or not all(isinstance(t, str) and t for t in targets):
         raise BadAdapter(CONFIG, "target_modules is not a list of module names")
     base_name = str(values.get("base_model_name_or_path") or "")

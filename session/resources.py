@@ -1,5 +1,6 @@
 """What the settings name, opened: the one place where a process meets its database and store."""
 
+import shutil
 from pathlib import Path
 
 from registry.artifacts.bucket import Bucket
@@ -38,7 +39,7 @@ def open_store(settings: Settings) -> BlobStore:
 
 
 def open_desk(settings: Settings, database: Database, store: BlobStore) -> Desk:
-    """Where uploads are taken in."""
+    """Where uploads are taken in. What a process that died has left in its scratch goes."""
     limits = Limits(
         part_bytes=settings.objects.part_bytes,
         files=settings.limits.upload_files,
@@ -46,6 +47,7 @@ def open_desk(settings: Settings, database: Database, store: BlobStore) -> Desk:
         life_s=settings.limits.upload_life_s,
     )
     scratch = settings.cache_path() / "uploads"
+    shutil.rmtree(scratch, ignore_errors=True)
     return Desk(database, store, limits=limits, scratch=scratch)
 
 

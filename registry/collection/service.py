@@ -37,6 +37,9 @@ async def collect(
     dry_run: bool = False,
 ) -> Report:
     """Over one account, or over all. What is younger than `older_than` stays in any case."""
+    if not dry_run:
+        async with database.begin() as db:
+            await uploads.expire(db, at=now())
     job = _Collection(database, store, claims, account_id, now() - older_than, Report(dry_run))
     await job.writes()
     objects = await store.objects(job.below)

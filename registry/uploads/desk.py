@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
-from registry.access.actor import Actor
+from registry.access.actor import Actor, Role
 from registry.artifacts.errors import MultipartNotFound
 from registry.artifacts.store import BlobStore, SignedUrl
 from registry.kit.db import Database
@@ -72,7 +72,8 @@ class Desk:
         upload = await self.upload(actor, group, upload_id)
         if upload.state != UploadState.open:
             return Plan(upload, [FilePlan(file) for file in upload.files])
-        plans, left = [], MOST_URLS
+        # Whoever holds such a URL may write, so who may only read gets none.
+        plans, left = [], MOST_URLS if actor.role != Role.viewer else 0
         for file, received in await self._received(upload):
             missing = [n for n in range(1, file.part_count + 1) if n not in set(received)]
             urls = await self._urls(upload, file, missing[:left])

@@ -26,19 +26,19 @@ class UploadRepository:
     async def upload(self, group: str, upload_id: str, *, lock: bool = False) -> Upload | None:
         if not NAME.fullmatch(group) or not _ID.fullmatch(upload_id):
             return None  # PostgreSQL refuses some of what a URL can hold
-        query = self._uploads().where(Upload.group_name == group, Upload.id == upload_id)
+        query = self._whole().where(Upload.group_name == group, Upload.id == upload_id)
         if lock:
             query = query.with_for_update(of=Upload).execution_options(populate_existing=True)
         return (await self._db.scalars(query)).one_or_none()
 
     async def by_token(self, group: str, token: str) -> Upload | None:
-        query = self._uploads().where(Upload.group_name == group, Upload.token == token)
+        query = self._whole().where(Upload.group_name == group, Upload.token == token)
         return (await self._db.scalars(query)).one_or_none()
 
     async def uploads(
         self, group: str, *, state: UploadState | None, before: str | None, limit: int
     ) -> Sequence[Upload]:
-        """Newest first: ids sort by age."""
+        """Newest first, as ids sort by age; without their files."""
         if not NAME.fullmatch(group):
             return []
         query = self._uploads().where(Upload.group_name == group)
@@ -93,11 +93,10 @@ class UploadRepository:
         return recorded.one_or_none() is not None
 
     def _uploads(self) -> Select[Upload]:
-        return (
-            select(Upload)
-            .where(Upload.account_id == self._account_id)
-            .options(selectinload(Upload.files))
-        )
+        return select(Upload).where(Upload.account_id == self._account_id)
+
+    def _whole(self) -> Select[Upload]:
+        return self._uploads().options(selectinload(Upload.files))
 
 
 class UploadKeeper:

@@ -30,7 +30,7 @@ from registry.uploads.errors import (
 from registry.uploads.model import Limits, Upload, UploadFile, UploadState, UploadWish
 from registry.uploads.repository import UploadKeeper, UploadRepository
 
-CLAIM_S = 30.0
+CLAIM_S = 15.0
 """Who commits says that it is still there far more often than this."""
 _ROUND = 100
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from exporters import directory, fit
 from exporters.base import BadFile, read_json
+from exporters.chat_template import read_templates, read_tokenizer_config
 from exporters.companions import EXTRA_TEMPLATES, GENERATION_CONFIG, TOKENIZER_FILES
 from exporters.directory import ADAPTER, MERGED, Content, Layout
 from exporters.shards import CONFIG, HEAD, embedding_name, read_shards
@@ -16,6 +17,7 @@ from registry.models import service as models
 from registry.models.model import BaseModel, ModelFile
 
 _TOKENIZER = "tokenizer.json"
+_TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +78,27 @@ def _told_without(folder: Path) -> Iterator[None]:
 
 
 def _complete(parts: Mapping[str, Path], part: str, base: BaseModel) -> list[FileEntry]:
-    """As a save has them: byte for byte the base's. A tokenizer of its own stays as it came."""
+    """As a save has them: byte for byte the base's. What came with them stays as it came: a
+    tokenizer, a chat template wherever it stands, a generation config."""
     if part not in parts:
         return []
     target = parts[part]
-    has_its_own = (target / _TOKENIZER).is_file()
-    wanted = [file for file in base.files if _is_companion(file["path"], has_its_own)]
-    missing = [file for file in wanted if not (target / file["path"]).exists()]
-    return [_add(target, part, base, file) for file in missing]
+    has_tokenizer, has_template = (target / _TOKENIZER).is_file(), _has_template(target)
+
+    def is_wanted(name: str) -> bool:
+        if name in _TEMPLATES or name.startswith(f"{EXTRA_TEMPLATES}/"):
+            return not has_template
+        if name in TOKENIZER_FILES:
+            return not has_tokenizer and not (target / name).exists()
+        return name == GENERATION_CONFIG and not (target / name).exists()
+
+    return [_add(target, part, base, file) for file in base.files if is_wanted(file["path"])]
 
 
-def _is_companion(name: str, has_tokenizer: bool) -> bool:
-    if name == GENERATION_CONFIG:
+def _has_template(target: Path) -> bool:
+    if any((target / name).is_file() for name in _TEMPLATES):
         return True
-    of_tokenizer = name in TOKENIZER_FILES or name.startswith(f"{EXTRA_TEMPLATES}/")
-    return of_tokenizer and not has_tokenizer
+    return bool(read_templates(target, read_tokenizer_config(target)))
 
 
 def _add(target: Path, part: str, base: BaseModel, file: ModelFile) -> FileEntry:

@@ -146,6 +146,19 @@ async def test_an_adapter_without_a_tokenizer_gets_its_bases(
         assert pulled.read_bytes() == (outside.base / name).read_bytes()
 
 
+async def test_a_chat_template_that_was_lost_is_the_bases(
+    service: Hosted, outside: Outside, tmp_path: Path
+) -> None:
+    """Case O21: a tokenizer of its own, saved without the template."""
+    (outside.path / "chat_template.jinja").unlink()
+    change_json(outside.path / "tokenizer_config.json", added="mine")
+    await calling(service, lambda client: client.push(outside.path).result())
+    await calling(service, lambda client: client.pull("facts@1", tmp_path / "out").result())
+    pulled = tree(tmp_path / "out" / "checkpoints" / "hf")
+    assert pulled["chat_template.jinja"] == (outside.base / "chat_template.jinja").read_bytes()
+    assert b"mine" in pulled["tokenizer_config.json"]
+
+
 async def test_a_merged_model_alone_is_promotable_and_not_sampled_on_its_base(
     anywhere: Hosted, outside: Outside, tmp_path: Path
 ) -> None:

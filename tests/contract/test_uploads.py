@@ -90,6 +90,17 @@ async def test_a_large_file_goes_to_a_bucket_past_the_service(
         assert "X-Amz-Expires=900" in notes["missing"][0]["url"]
 
 
+async def test_who_may_only_read_gets_no_address_to_write_to(
+    minio: Any, tmp_path: Path, outside: Outside
+) -> None:
+    async with taking(tmp_path / "home", outside, minio) as service, service.client() as client:
+        plan = await begin(client, outside)
+        async with service.client(await service.token("default", Role.viewer)) as viewer:
+            found = (await viewer.get(f"{UPLOADS}/{plan['id']}")).json()
+    (notes,) = (file for file in found["files"] if file["path"] == NOTES)
+    assert [part["url"] for part in notes["missing"]] == [None, None, None]
+
+
 async def test_what_is_there_can_be_asked_for_at_any_time(
     anywhere: Hosted, outside: Outside
 ) -> None:

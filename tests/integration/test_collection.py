@@ -22,7 +22,7 @@ from registry.kit.db import Database
 from registry.packages import service
 from registry.packages.errors import WriteCollected
 from registry.packages.model import Package, PackageWrite
-from registry.uploads.model import Upload, UploadState
+from registry.uploads.model import Upload
 from support.garbage import ADAPTER, BEGIN_AND_DIE, SIZE, STATE, Yard, a_yard, heaps
 from support.s3 import S3Server
 
@@ -133,13 +133,13 @@ async def test_an_upload_keeps_what_it_brought_until_it_is_over(memory: Yard) ->
         base_model="tiny",
         description="",
         user_metadata={},
-        expires_at=now(),
+        expires_at=now() + timedelta(days=1),
     )
     async with memory.database.begin() as db:
         db.add(upload)
     assert heaps(await memory.collect()) == {}
     async with memory.database.begin() as db:
-        await db.execute(update(Upload).values(state=UploadState.aborted))
+        await db.execute(update(Upload).values(expires_at=now()))
     assert heaps(await memory.collect()) == {"writes": (1, 2, SIZE)}
 
 

@@ -1,17 +1,33 @@
 """Weights from outside in the real service: what PEFT has made is sampled, merged and served."""
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import peft
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 import modelyard
 from support.model_files import change_json
-from support.service import Service
-from support.training import ask, batch, chat_client, connect, prompt, step
+from support.service import MODELYARD, Service, environment, serving
+from support.service import modelyard as modelyard_command
+from support.training import (
+    ask,
+    batch,
+    chat_client,
+    connect,
+    eventually,
+    get,
+    prompt,
+    step,
+)
+
+# PEFT asks transformers by a name that goes.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
 PROMPT = [5, 17, 200, 33, 8, 91]
 
@@ -92,3 +108,35 @@ def test_a_state_that_was_pulled_is_pushed_and_goes_on_where_it_was(
     resumed = client.create_training_client_from_state_with_optimizer(pushed.ref)
     assert step(resumed, batch(2)) == step(training, batch(2))
     resumed.stop()
+
+
+def test_a_service_that_is_killed_while_it_commits_goes_on_when_it_is_asked(
+    tiny: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    peft_adapter(tiny, tmp_path / "peft")
+    (tmp_path / "peft" / "notes.txt").write_bytes(os.urandom(100 * 2**20).hex().encode())
+    uploads = "/v1/groups/facts/uploads"
+    with serving(home) as service:
+        assert modelyard_command(home, "models", "add", "tiny", str(tiny)).returncode == 0
+        with begin_push(home, tmp_path / "peft") as first:
+            eventually(lambda: states(service, uploads) == ["committing"], seconds=120)
+            service.process.kill()
+            first.kill()
+    with serving(home) as service:
+        assert states(service, uploads) == ["committing"]
+        with begin_push(home, tmp_path / "peft") as second:
+            said, _ = second.communicate(timeout=120)
+        assert (second.returncode, said) == (0, b"facts@1\n")
+        assert states(service, uploads) == ["committed"]
+        assert modelyard_command(home, "verify", "facts@1").returncode == 0
+        assert len(get(service, "/v1/groups/facts/versions")["data"]) == 1
+
+
+def begin_push(home: Path, directory: Path) -> subprocess.Popen[bytes]:
+    command = [*MODELYARD, "push", str(directory), "facts"]
+    return subprocess.Popen(command, env=environment(home), stdout=subprocess.PIPE)
+
+
+def states(service: Service, place: str) -> list[str]:
+    return [each["state"] for each in get(service, place)["data"]]

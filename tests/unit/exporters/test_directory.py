@@ -218,3 +218,22 @@ def test_an_optimizer_of_another_adapter_is_refused(adapter: Path, tmp_path: Pat
     )
     with pytest.raises(BadFile, match=r"state/optimizer\.safetensors: .* has shape \[2, 2\]"):
         look(version)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"step": -1}, "step is -1"),
+        ({"step": 2**40}, "step is"),
+        ({"adam_step": "3"}, "adam_step is '3'"),
+        ({"rng": [7]}, "rng.seed is None"),
+        ({"has_gradient": True}, "gradient.safetensors: is missing"),
+    ],
+)
+def test_counters_that_make_no_sense_are_refused(
+    adapter: Path, tmp_path: Path, values: dict[str, Any], said: str
+) -> None:
+    version = state_of(adapter, tmp_path / "version")
+    change_json(version / "state" / "state.json", **values)
+    with pytest.raises(BadFile, match=said):
+        look(version)

@@ -73,6 +73,8 @@ def test_a_missing_file_is_named(adapter: Path, name: str) -> None:
         ("r", 0),
         ("r", "4"),
         ("lora_alpha", None),
+        ("lora_alpha", float("nan")),
+        ("lora_alpha", 10**400),
         ("target_modules", "all-linear"),
         ("use_rslora", True),
         ("use_dora", True),
