@@ -71,29 +71,50 @@ NAMES: Mapping[str, Sequence[Any]] = {
     "vocab_size": [49152],
     "why": ["evaluated"],
 }
-PARAMETERS: Mapping[str, Any] = {
+PARAMETERS: Mapping[str, str] = {
+    "against": "1",
     "alias": "prod",
+    "delivery": f"dlv_{_ID}",
     "file": "tokenizer.json",
     "group": "facts",
     "idempotency-key": "5f0c6b1e-8a5d",
     "if-match": '"1"',
+    "merge_id": f"mrg_{_ID}",
+    "model": "workshop",
+    "number": "1",
+    "operation_id": f"op_{_ID}",
     "path": "checkpoints/hf/adapter_config.json",
+    "upload": f"pkg_{_ID}",
     "version": "1",
+    "webhook": f"whk_{_ID}",
 }
+OWNERS: Mapping[str, str] = {
+    "/v1/deployments/{name}": "workshop",
+    "/v1/models/{name}": "smollm2-135m-instruct",
+    "/v1/sessions/{name}": "first",
+}
+"""What `name` is, by how the path begins."""
 
 
 def add_examples(document: Document) -> None:
-    """Give every schema of an object, and every parameter in a path, an example."""
+    """Give every schema of an object, and every parameter that must be there, an example."""
     schemas = document["components"]["schemas"]
     for schema in schemas.values():
         if "properties" in schema and "examples" not in schema:
             schema["examples"] = [_of(schema, schemas)]
-    for methods in document["paths"].values():
+    for path, methods in document["paths"].items():
+        owner = next((begin for begin in OWNERS if path.startswith(begin)), None)
+        names = PARAMETERS if owner is None else {**PARAMETERS, "name": OWNERS[owner]}
         for said in methods.values():
             for parameter in said.get("parameters", ()):
-                value = PARAMETERS.get(parameter["name"].lower())
-                if parameter["in"] != "query" and value is not None:
-                    parameter.setdefault("example", _number_if_asked(value, parameter["schema"]))
+                _exemplify(parameter, names)
+
+
+def _exemplify(parameter: Document, names: Mapping[str, str]) -> None:
+    """A filter is left open: with an example of each, a list would be empty."""
+    value = names.get(parameter["name"].lower())
+    if value is not None and (parameter["in"] != "query" or parameter.get("required")):
+        parameter.setdefault("example", _number_if_asked(value, parameter["schema"]))
 
 
 def _number_if_asked(text: str, schema: Document) -> str | int:

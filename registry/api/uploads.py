@@ -16,6 +16,7 @@ from registry.uploads import service
 from registry.uploads.desk import Desk, FilePlan, Plan
 from registry.uploads.model import Upload, UploadState, UploadWish
 
+OCTETS = "application/octet-stream"
 router = APIRouter(prefix="/v1/groups/{group}/uploads", tags=["uploads"])
 
 _LONGEST_WAIT_S = 60
@@ -179,7 +180,11 @@ async def show_upload(request: Request, actor: Viewer, group: str, upload: str) 
     return UploadPlan.of_plan(await _desk(request).plan(actor, group, upload))
 
 
-@router.put("/{upload}/files/{path:path}/parts/{number}", status_code=204)
+@router.put(
+    "/{upload}/files/{path:path}/parts/{number}",
+    status_code=204,
+    openapi_extra={"requestBody": {"required": True, "content": {OCTETS: {"schema": {}}}}},
+)
 async def put_part(
     request: Request, actor: Member, group: str, upload: str, path: str, number: int
 ) -> None:

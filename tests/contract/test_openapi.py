@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import jsonschema_rs
 import pytest
 import pytest_asyncio
 
+from support.furnished import SETTINGS, furnish
 from support.hosted import Hosted, hosted
 from support.tiny import tiny_model
 
@@ -36,29 +36,11 @@ CHECKS = (
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hosted]:
-    """It has what the document's examples name: the group `facts`, its versions, a session."""
+    """It has what the document's examples name."""
     folder = tmp_path_factory.mktemp("service")
-    async with hosted(folder / "home", model=tiny_model(folder / "tiny")) as service:
-        async with service.client() as client:
-            await furnish(client)
+    async with hosted(folder / "home", model=tiny_model(folder / "tiny"), **SETTINGS) as service:
+        await furnish(service)
         yield service
-
-
-async def furnish(client: httpx.AsyncClient) -> None:
-    session = {"base_model": "tiny", "name": "first", "group": "facts", "lora": {"rank": 4}}
-    assert (await client.post("/v1/sessions", json=session)).status_code == 201
-    for number, kind in enumerate(("state", "adapter"), start=1):
-        body = {"type": "save", "kind": kind}
-        sent = await client.post(
-            "/v1/sessions/first/operations",
-            json={"number": number, "token": f"t{number}", "body": body},
-        )
-        done = await client.get(f"/v1/operations/{sent.json()['id']}?wait=20")
-        assert done.json()["result"]["version"] == f"facts@{number}"
-    made = await client.put(
-        "/v1/groups/facts/aliases/prod", json={"version": 1}, headers={"If-None-Match": "*"}
-    )
-    assert made.status_code == 200
 
 
 async def document(service: Hosted) -> dict[str, Any]:
@@ -74,7 +56,7 @@ async def test_schemathesis_finds_no_fault_and_no_answer_that_is_not_documented(
         *(COMMAND, "run", f"{service.url}/openapi.json"),
         *("--header", f"Authorization: {service.headers['Authorization']}"),
         *("--checks", ",".join(CHECKS), "--phases", "examples,coverage,fuzzing,stateful"),
-        *("--max-examples", "15", "--seed", "1", "--generation-database", "none"),
+        *("--max-examples", "10", "--seed", "1", "--generation-database", "none"),
         *("--continue-on-failure", "--warnings", "off", "--no-color"),
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": TESTS, "SCHEMATHESIS_HOOKS": "support.schemathesis_forms"},

@@ -1,0 +1,90 @@
+"""A hosted service whose first account has one of everything that a route can name.
+
+It is to be allowed webhooks on private addresses, where nothing listens.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+from sqlalchemy import select
+
+from registry.access.actor import Actor, Role
+from registry.access.model import Account
+from registry.artifacts.manifest import FileEntry
+from registry.deployments import service as deployments
+from registry.packages.model import PackageKind
+from registry.packages.ref import PackageRef
+from support.hosted import Hosted
+from support.packages import a_version
+
+GROUP, SESSION, DEPLOYMENT, ALIAS = "facts", "first", "workshop", "prod"
+BYTES = b'{"r": 4}'
+PATH = "checkpoints/hf/adapter_config.json"
+
+
+SETTINGS: Mapping[str, Any] = {"webhooks": {"allow_private": True}}
+
+
+async def furnish(service: Hosted) -> dict[str, str]:
+    """Versions 1 (state) and 2 (adapter) of `facts` and all that may go with them; what each
+    parameter of a path is called for the account `default`."""
+    async with service.client() as client:
+        operation = await _trained(client)
+        made = await client.put(
+            f"/v1/groups/{GROUP}/aliases/{ALIAS}",
+            json={"version": 1},
+            headers={"If-None-Match": "*"},
+        )
+        assert made.status_code == 200, made.text
+        merge = (await client.post(f"/v1/groups/{GROUP}/versions/2/merge")).json()
+        upload = (await client.post(f"/v1/groups/{GROUP}/uploads", json=an_upload())).json()
+        hook = (await client.post("/v1/webhooks", json={"url": "http://127.0.0.1:9/"})).json()
+        probe = (await client.post(f"/v1/webhooks/{hook['id']}/test")).json()
+    return {
+        **{"group": GROUP, "version": "1", "alias": ALIAS, "path": "state/state.json"},
+        **{"operation_id": operation, "merge_id": merge["id"], "upload": upload["id"]},
+        **{"webhook": hook["id"], "delivery": probe["id"]},
+        **{"model": DEPLOYMENT, "number": "1"},
+    }
+
+
+def an_upload() -> dict[str, Any]:
+    """Of one file, none of whose parts ever come."""
+    sha256 = hashlib.sha256(BYTES).hexdigest()
+    file = {"path": PATH, "size": len(BYTES), "sha256": sha256}
+    return {"token": "u1", "kind": "adapter", "base_model": "tiny", "files": [file]}
+
+
+async def _trained(client: httpx.AsyncClient) -> str:
+    session = {"base_model": "tiny", "name": SESSION, "group": GROUP, "lora": {"rank": 4}}
+    assert (await client.post("/v1/sessions", json=session)).status_code == 201
+    for number, kind in enumerate(("state", "adapter"), start=1):
+        wish = {"number": number, "token": f"t{number}", "body": {"type": "save", "kind": kind}}
+        sent = await client.post(f"/v1/sessions/{SESSION}/operations", json=wish)
+        done = await client.get(f"/v1/operations/{sent.json()['id']}?wait=20")
+        assert done.json()["result"]["version"] == f"{GROUP}@{number}", done.text
+    return str(done.json()["id"])
+
+
+async def promote(service: Hosted) -> None:
+    """Version 3 (merged), in a deployment that goes on starting: nobody carries it out here."""
+    async with service.database.begin() as db:
+        owner = (await db.scalars(select(Account).where(Account.name == "default"))).one()
+        actor = Actor(owner.id, Role.member)
+        entry = FileEntry(PATH, len(BYTES), hashlib.sha256(BYTES).hexdigest())
+        full = FileEntry("checkpoints/hf_merged/config.json", entry.size, entry.sha256)
+        package = await a_version(db, actor, GROUP, PackageKind.merged, files=[entry, full])
+        ref = PackageRef(GROUP, package.version)
+        await deployments.promote(db, actor, name=DEPLOYMENT, ref=ref)
+    for file in (entry, full):
+        await service.store.put_bytes(package.prefix + file.path, BYTES)
+
+
+async def until_quiet(service: Hosted, merge_id: str) -> None:
+    """Nothing goes on any more that would change a row by itself."""
+    async with service.client() as client:
+        asked: Mapping[str, Any] = {"status": "pending"}
+        while asked["status"] in ("pending", "running"):
+            asked = (await client.get(f"/v1/merges/{merge_id}?wait=20")).json()
