@@ -147,10 +147,12 @@ def _of(start: Message) -> list[tuple[bytes, bytes]]:
 
 
 def _is_kept(start: Message) -> bool:
-    """What may go otherwise the next time is asked anew; a stream is not held back."""
+    """What may go otherwise the next time is asked anew, as where the answer itself says so; a
+    stream is not held back."""
     status: int = start["status"]
     is_stream = any(value.startswith(b"text/event-stream") for _, value in _of(start))
-    return status < 500 and status not in _RETRIED and not is_stream
+    is_early = any(name.lower() == b"retry-after" for name, _ in _of(start))
+    return status < 500 and status not in _RETRIED and not is_stream and not is_early
 
 
 async def _fingerprint(request: Request) -> str:

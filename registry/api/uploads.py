@@ -208,7 +208,9 @@ async def commit_upload(
     if form is not None and form.digest is not None:
         await desk.require_digest(actor, group, upload, form.digest)
     found = await desk.commit(actor, group, upload, wait_s=wait)
-    response.status_code = 200 if found.version is not None else 202
+    if found.version is None:
+        response.status_code = 202
+        response.headers["Retry-After"] = "1"
     return UploadView.of(found)
 
 

@@ -7,6 +7,7 @@ waits for the store.
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -119,7 +120,9 @@ class Desk:
         await self.upload(actor, group, upload_id)
         running = self._commits.get(upload_id)
         if running is None:
-            running = asyncio.create_task(self._commit(actor, group, upload_id))
+            # It outlives the request, so it has nothing of the request's context.
+            work = self._commit(actor, group, upload_id)
+            running = asyncio.create_task(work, context=Context())
             self._commits[upload_id] = running
             running.add_done_callback(lambda _: self._commits.pop(upload_id, None))
         await asyncio.wait((running,), timeout=wait_s)

@@ -215,11 +215,15 @@ async def test_a_commit_that_runs_elsewhere_is_waited_for_and_not_aborted(
     plan = await begin(client, outside)
     await send(client, outside, plan)
     await row(service, plan["id"], state="committing", claim="alive", claimed_at=now())
-    answer = await client.post(f"{UPLOADS}/{plan['id']}/commit", params={"wait": 0})
+    key = {"Idempotency-Key": "k1"}
+    place = f"{UPLOADS}/{plan['id']}/commit"
+    answer = await client.post(place, params={"wait": 0}, headers=key)
     assert (answer.status_code, answer.json()["state"]) == (202, "committing")
     is_problem(await client.delete(f"{UPLOADS}/{plan['id']}"), 409, "conflict")
     await row(service, plan["id"], state="open", claim=None)
     assert (await commit(client, plan)).json()["version"] == "facts@1"
+    answer = await client.post(place, params={"wait": 0}, headers=key)
+    assert (answer.status_code, answer.json()["version"]) == (200, "facts@1")
 
 
 async def test_another_account_and_a_viewer_see_no_more_than_they_may(
