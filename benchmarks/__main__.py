@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks.rows import Row
 
-_NOT_BENCHMARKS = frozenset(("__init__", "__main__", "rows"))
+_NOT_BENCHMARKS = frozenset(("__init__", "__main__", "big_file", "rows"))
 
 
 def names() -> list[str]:

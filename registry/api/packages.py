@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from registry.api.auth import Member, Viewer
-from registry.api.downloads import BYTES, download, not_modified
+from registry.api.downloads import RANGES, download, not_modified
 from registry.api.moments import Asked
 from registry.api.preconditions import Expected, etag
 from registry.api.schemas import Cursor, File, GroupView, Limit, List, Listing, NewGroup, Version
@@ -175,16 +175,23 @@ async def list_files(actor: Viewer, db: ReadDb, group: str, version: Place) -> L
 
 
 @router.get(
-    "/{group}/versions/{version}/files/{path:path}", response_class=Response, responses=BYTES
+    "/{group}/versions/{version}/files/{path:path}", response_class=Response, responses=RANGES
 )
 async def download_file(
-    request: Request, actor: Viewer, group: str, version: Place, path: str
+    request: Request,
+    actor: Viewer,
+    group: str,
+    version: Place,
+    path: str,
+    *,
+    redirect: Annotated[bool, Query(description="Send me to the store, where it can.")] = False,
 ) -> Response:
-    """The bytes, compared with the manifest on their way; the ETag is their SHA-256."""
+    """The bytes, compared with the manifest on their way; the ETag is their SHA-256. One `Range` is
+    served too. Who takes a range or the redirect compares the whole with the digest."""
     database: Database = request.app.state.database
     async with database.read() as db:
         package = await service.require_live(db, actor, ref_in(group, version))
         file = await service.require_file(db, package, path)
     return not_modified(request, file.sha256) or await download(
-        request.app.state.store, package.prefix, file
+        request, request.app.state.store, package.prefix, file, redirect=redirect
     )

@@ -1,6 +1,7 @@
 """The embedded object store: a directory on this machine."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,9 +42,14 @@ class LocalBlobStore:
     async def read(self, key: str) -> bytes:
         return await asyncio.to_thread(self._existing(key).read_bytes)
 
-    async def stream(self, key: str, *, chunk: int = CHUNK) -> AsyncIterator[bytes]:
+    async def stream(
+        self, key: str, *, chunk: int = CHUNK, start: int = 0, end: int | None = None
+    ) -> AsyncIterator[bytes]:
         with self._existing(key).open("rb") as file:  # opening does not wait
-            while data := await asyncio.to_thread(file.read, chunk):
+            file.seek(start)
+            left = sys.maxsize if end is None else end - start
+            while data := await asyncio.to_thread(file.read, min(chunk, left)):
+                left -= len(data)
                 yield data
 
     async def fetch(self, key: str, path: Path, *, progress: Progress | None = None) -> str:

@@ -59,10 +59,12 @@ class MemoryBlobStore:
         except KeyError:
             raise BlobNotFound(key) from None
 
-    async def stream(self, key: str, *, chunk: int = CHUNK) -> AsyncIterator[bytes]:
-        data = await self.read(key)
-        for start in range(0, len(data), chunk):
-            yield data[start : start + chunk]
+    async def stream(
+        self, key: str, *, chunk: int = CHUNK, start: int = 0, end: int | None = None
+    ) -> AsyncIterator[bytes]:
+        data = (await self.read(key))[start:end]
+        for offset in range(0, len(data), chunk):
+            yield data[offset : offset + chunk]
 
     async def fetch(self, key: str, path: Path, *, progress: Progress | None = None) -> str:
         data = await self.read(key)

@@ -64,8 +64,10 @@ class S3BlobStore(MultipartUploads):
     async def read(self, key: str) -> bytes:
         return b"".join([piece async for piece in self.stream(key)])
 
-    async def stream(self, key: str, *, chunk: int = CHUNK) -> AsyncIterator[bytes]:
-        reader = Reader(self._client, self._where(key), self._bucket.attempts)
+    async def stream(
+        self, key: str, *, chunk: int = CHUNK, start: int = 0, end: int | None = None
+    ) -> AsyncIterator[bytes]:
+        reader = Reader(self._client, self._where(key), self._bucket.attempts, start, end)
         try:
             while piece := await self._call(key, lambda: reader.read(chunk)):
                 yield piece

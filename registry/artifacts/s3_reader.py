@@ -8,13 +8,16 @@ CUT = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
 
 
 class Reader:
-    """One object from its start to its end. Where a body is cut, the rest is asked for again."""
+    """One object, or a range of it, in order. Where a body is cut, the rest is asked for again."""
 
-    def __init__(self, client: Any, where: dict[str, str], attempts: int) -> None:
+    def __init__(
+        self, client: Any, where: dict[str, str], attempts: int, start: int, end: int | None
+    ) -> None:
         self._client = client
         self._where = where
         self._attempts = attempts
-        self._offset = 0
+        self._offset = start
+        self._end = end
         self._etag = ""
         self._body: Any = None
 
@@ -33,9 +36,15 @@ class Reader:
 
     def _read(self, size: int) -> bytes:
         if self._body is None:
-            rest = {"Range": f"bytes={self._offset}-", "IfMatch": self._etag}
-            answer = self._client.get_object(**self._where, **(rest if self._offset else {}))
+            answer = self._client.get_object(**self._where, **self._rest())
             self._body, self._etag = answer["Body"], answer["ETag"]
         data: bytes = self._body.read(size)
         self._offset += len(data)
         return data
+
+    def _rest(self) -> dict[str, str]:
+        if not self._offset and self._end is None:
+            return {}
+        last = "" if self._end is None else self._end - 1
+        same = {"IfMatch": self._etag} if self._etag else {}
+        return {"Range": f"bytes={self._offset}-{last}", **same}

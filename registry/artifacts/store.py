@@ -62,7 +62,10 @@ class BlobStore(Protocol):
 
     async def read(self, key: str) -> bytes: ...
 
-    def stream(self, key: str, *, chunk: int = CHUNK) -> AsyncIterator[bytes]: ...
+    def stream(
+        self, key: str, *, chunk: int = CHUNK, start: int = 0, end: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """From byte `start` up to, and without, byte `end`, which the object has."""
 
     async def fetch(self, key: str, path: Path, *, progress: Progress | None = None) -> str:
         """Write the object to a file of its own, which appears whole, and make its folder.

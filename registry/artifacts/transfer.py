@@ -65,11 +65,23 @@ async def verified_stream(store: BlobStore, prefix: str, entry: FileEntry) -> As
     A file that is missing, of another size, or small and damaged fails before the first piece:
     then a wire can still say so.
     """
-    if (size := await store.size(prefix + entry.path)) != entry.size:
-        raise CorruptArtifact(entry.path, _sizes(size, entry))
+    await _require_size(store, prefix, entry)
     pieces = _verified(store.stream(prefix + entry.path), entry)
     first = await anext(pieces)
     return _chain(first, pieces)
+
+
+async def range_stream(
+    store: BlobStore, prefix: str, entry: FileEntry, start: int, end: int
+) -> AsyncIterator[bytes]:
+    """Only the whole has a digest: whoever puts ranges together compares it."""
+    await _require_size(store, prefix, entry)
+    return store.stream(prefix + entry.path, start=start, end=end)
+
+
+async def _require_size(store: BlobStore, prefix: str, entry: FileEntry) -> None:
+    if (size := await store.size(prefix + entry.path)) != entry.size:
+        raise CorruptArtifact(entry.path, _sizes(size, entry))
 
 
 async def _send(

@@ -189,7 +189,7 @@ class Connection:
                 self._met, self._gone = True, False
                 if since is not None and response.status_code not in _TRY_AGAIN:
                     self._say_recovery()
-                if response.is_success:
+                if response.is_success or (stream and response.has_redirect_location):
                     return response
                 trouble = _problem(response)
                 repeat = response.status_code in _TRY_AGAIN or _still_runs(response)

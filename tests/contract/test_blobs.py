@@ -319,3 +319,20 @@ async def test_what_a_killed_process_was_writing_is_unfinished(tmp_path: Path) -
     assert found == [Unfinished("a/b", "ab" * 16, found[0].started, 4)]
     await store.abort_multipart("a/b", "ab" * 16)
     assert not arrival.exists()
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "wanted"), [(0, 2, b"he"), (1, 4, b"ell"), (3, None, b"lo"), (4, 5, b"o")]
+)
+async def test_a_range_is_streamed_alone(
+    store: BlobStore, start: int, end: int | None, wanted: bytes
+) -> None:
+    await store.put_bytes("a", b"hello")
+    pieces = [piece async for piece in store.stream("a", chunk=2, start=start, end=end)]
+    assert b"".join(pieces) == wanted
+
+
+async def test_a_fetch_tells_the_digest_of_what_came(store: BlobStore, tmp_path: Path) -> None:
+    await store.put_bytes("a", b"hello")
+    found = await store.fetch("a", tmp_path / "out")
+    assert found == "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"

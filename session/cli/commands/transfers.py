@@ -1,15 +1,11 @@
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from session.cli import completion
-from session.cli.download import download
-from session.cli.output import AsJson, Interrupted, say, show_outcome
+from session.cli.download import bar, download, resumable
+from session.cli.output import AsJson, say, show_outcome
 from session.cli.references import Reference, parse_source
 from session.cli.service import Service
 from session.client.config import from_environment
@@ -43,7 +39,7 @@ def push(
     """
     said = dict(_pair(each) for each in metadata or ())
     config = from_environment(by_argument=False)
-    with ServiceClient(config.url, config.api_key) as client, _bar(str(directory)) as progress:
+    with ServiceClient(config.url, config.api_key) as client, bar(str(directory)) as progress:
         pushed = client.push(
             directory,
             group,
@@ -54,10 +50,8 @@ def push(
             parent=parent,
             progress=progress,
         )
-        try:
+        with resumable():
             made = pushed.result()
-        except KeyboardInterrupt:
-            raise Interrupted("run the same command again to go on where it was") from None
     if as_json:
         show_outcome(
             "", {"version": made.ref, "kind": made.kind, "digest": made.digest}, as_json=True
@@ -89,21 +83,3 @@ def _pair(text: str) -> tuple[str, str]:
     if not key or not equals:
         raise typer.BadParameter(f"metadata {text!r} is not KEY=VALUE")
     return key, value
-
-
-@contextmanager
-def _bar(name: str) -> Iterator[Callable[[str, int, int], None]]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-    )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(name, total=None)
-
-        def show(what: str, done: int, total: int) -> None:
-            progress.update(task, description=f"{what} {name}", completed=done, total=total or None)
-
-        yield show
