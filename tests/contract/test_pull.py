@@ -158,7 +158,8 @@ async def test_an_address_of_the_store_is_never_logged(
     minio: S3Server, outside: Outside, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with behind(minio, outside, tmp_path / "home", lambda request: False) as service:
+    async with taking(tmp_path / "home", outside, minio) as service:
+        await calling(service, lambda client: client.push(outside.path).result())
         await calling(service, lambda client: client.pull("facts@1", tmp_path / "out").result())
     assert "redirect=true" in caplog.text
     assert "X-Amz-Signature" not in caplog.text
