@@ -40,6 +40,8 @@ async def furnish(service: Hosted) -> dict[str, str]:
         assert made.status_code == 200, made.text
         merge = (await client.post(f"/v1/groups/{GROUP}/versions/2/merge")).json()
         upload = (await client.post(f"/v1/groups/{GROUP}/uploads", json=an_upload())).json()
+        policy = await client.put(f"/v1/groups/{GROUP}/retention", json={"keep_last": 100})
+        assert policy.status_code == 200, policy.text
         hook = (await client.post("/v1/webhooks", json={"url": "http://127.0.0.1:9/"})).json()
         probe = (await client.post(f"/v1/webhooks/{hook['id']}/test")).json()
     return {
