@@ -1,6 +1,7 @@
 """Fixtures that any test may use."""
 
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -13,6 +14,11 @@ from support import s3
 from support.database import fresh_database
 from support.postgres import PostgresMissing, fresh_postgres, postgres_server
 from support.s3 import S3Server, StoreMissing, credentials
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell that starts this in the background has it ignore Ctrl-C, and so would every process
+    # that a test starts and then interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
