@@ -73,6 +73,7 @@ async def test_a_promotion_is_taken_and_shown_as_pending(service: Service) -> No
         "name": "live",
         "status": "starting",
         "version": None,
+        "approval": None,
         "previous": None,
         "pending": {"version": "facts@1", "status": "starting", "error": None},
         "revision": 1,
