@@ -1,5 +1,6 @@
 """Uploads in parts, as S3 knows them: begun, continued and ended by whoever has the id."""
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -9,6 +10,8 @@ from registry.artifacts.errors import BlobNotFound, MultipartNotFound
 from registry.artifacts.parts import require_part_number, require_some
 from registry.artifacts.s3_client import Connection
 from registry.artifacts.store import LONGEST_URL_S, Part, SignedUrl, Unfinished
+
+_WAITS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 class MultipartUploads(Connection):
@@ -43,7 +46,9 @@ class MultipartUploads(Connection):
         return [Part(int(each["PartNumber"]), int(each["Size"]), _tag(each)) for each in found]
 
     async def finish_multipart(self, key: str, upload_id: str, parts: Sequence[Part]) -> None:
-        """A server may say that it is done of an upload that was aborted: the size tells."""
+        """A server may say that it is done of an upload that was aborted: the size tells. It may
+        say so, too, while somebody else still finishes it and no object shows: it gets a moment.
+        """
         require_some(key, parts)
         where = self._where(key)
         listed = [{"PartNumber": part.number, "ETag": part.etag} for part in parts]
@@ -54,8 +59,13 @@ class MultipartUploads(Connection):
                     **where, UploadId=upload_id, MultipartUpload={"Parts": listed}
                 ),
             )
-        if await self.size(key) != sum(part.size for part in parts):
-            raise MultipartNotFound(key)
+        whole = sum(part.size for part in parts)
+        for wait in (*_WAITS_S, None):
+            if await self.size(key) == whole:
+                return
+            if wait is None:
+                raise MultipartNotFound(key)
+            await asyncio.sleep(wait)
 
     async def abort_multipart(self, key: str, upload_id: str) -> None:
         where = self._where(key)
