@@ -28,6 +28,8 @@ from support.starting import start, wait_for_each_other
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 THREADS, CALLS = 32, 50
 SERVERS, ROUNDS = 4, 20
+PATIENCE_S = 300
+"""SQLite serves writers in no order, so one of 32 may wait for all that the others do."""
 
 
 @contextmanager
@@ -62,7 +64,7 @@ async def prepared(url: str) -> Actor:
 
 async def mixed_calls(url: str, actor: Actor, thread: int) -> int:
     """Register, meter, move an alias, in turn; says how often the alias moved."""
-    database, moved = Database.connect(url), 0
+    database, moved = Database.connect(url, busy_timeout_s=PATIENCE_S), 0
     for call in range(CALLS):
         match call % 3:
             case 0:
