@@ -7,22 +7,30 @@ from datetime import datetime, timedelta
 import structlog
 
 from registry.artifacts.store import BlobStore
+from registry.collection.service import collect
 from registry.kit.clock import now
 from registry.kit.db import Database
 from registry.packages.keeper import Keeper
 from registry.uploads.clearing import expire_due
+from session.claims import CLAIMS
 
 log = structlog.get_logger()
 _EVERY_S = 60.0
+_FIRST_SWEEP = timedelta(hours=1)
+_SWEEP_EVERY = timedelta(days=1)
 
 
 async def keep(database: Database, store: BlobStore, *, grace: timedelta) -> None:
     """Until cancelled."""
     keeper = Keeper(database, store, grace=grace)
+    sweep_at = now() + _FIRST_SWEEP
     while True:
         at = now()
         await _survived(_versions(keeper, at))
         await _survived(_uploads(database, store, at))
+        if at >= sweep_at:
+            sweep_at = at + _SWEEP_EVERY
+            await _survived(sweep(database, store))
         await asyncio.sleep(_EVERY_S)
 
 
@@ -43,3 +51,11 @@ async def _versions(keeper: Keeper, at: datetime) -> None:
 async def _uploads(database: Database, store: BlobStore, at: datetime) -> None:
     if expired := await expire_due(database, store, at=at):
         await log.ainfo("keeper.done", uploads_expired=expired)
+
+
+async def sweep(database: Database, store: BlobStore) -> None:
+    """Collect the garbage that is a day old."""
+    found = await collect(database, store, CLAIMS, older_than=timedelta(days=1))
+    if found.garbage or found.damaged:
+        told = {"garbage_bytes": found.bytes_freed, "files_damaged": len(found.damaged)}
+        await log.ainfo("keeper.done", **told)

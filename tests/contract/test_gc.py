@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import closing
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +15,9 @@ import pytest
 from registry.access.actor import Role
 from registry.access.service import require_account
 from registry.artifacts.s3 import S3BlobStore
+from registry.kit.clock import now
 from registry.kit.ids import new_id
+from session.cli.keeper import sweep
 from session.cli.root import main
 from support.hosted import Hosted, hosted
 from support.s3 import S3Server
@@ -55,6 +59,14 @@ async def test_an_admin_collects_the_garbage_of_their_account_alone(service: Hos
     assert (told["dry_run"], done["dry_run"], done["bytes_freed"]) == (True, False, 12)
     assert await service.store.keys("") == [other]
     assert await service.store.size(theirs) is None
+
+
+async def test_the_keeper_takes_what_is_a_day_old(service: Hosted, tmp_path: Path) -> None:
+    old, young = await litter(service, "research"), await litter(service, "team")
+    moment = (now() - timedelta(hours=25)).timestamp()
+    os.utime(tmp_path / "home" / "objects" / old, (moment, moment))
+    await sweep(service.database, service.store)
+    assert await service.store.keys("") == [young]
 
 
 async def test_a_member_collects_nothing(service: Hosted) -> None:
