@@ -14,6 +14,7 @@ from registry.api.packages import Place
 from registry.api.schemas import File
 from registry.kit.db import Database
 from registry.kit.errors import Kind, ServiceError
+from registry.kit.rest import log_whole
 from registry.packages import differences, service
 from registry.packages.differences import FieldChange, FileChanges, Moved, Side, Tensors, Total
 from registry.packages.ref import Ref, parse_ref, ref_in
@@ -198,6 +199,7 @@ async def _lines(tensors: Tensors) -> AsyncIterator[str]:
             total.add(moved)
             yield TensorLine.of_moved(moved).model_dump_json() + "\n"
     except ServiceError as error:
+        await log_whole(error, kind="tensors")
         yield ProblemLine(kind=error.kind, detail=error.message).model_dump_json() + "\n"
         return
     yield TotalLine.of(total).model_dump_json() + "\n"

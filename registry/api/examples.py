@@ -29,7 +29,7 @@ NAMES: Mapping[str, Sequence[Any]] = {
     "base_model": ["smollm2-135m-instruct"],
     "context_length": [8192],
     "description": ["ten steps on the facts"],
-    "detail": ["no package group named 'fact'"],
+    "detail": ["no group named 'fact'"],
     "digest": [_DIGEST],
     "error": [None],
     "files": [["tokenizer.json"]],

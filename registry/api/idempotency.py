@@ -25,11 +25,16 @@ from registry.kit.trouble import DatabaseTrouble
 
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotent-Replayed"
+NOT_KEPT = {"Cache-Control": "no-store"}
+"""The headers of an answer with a secret: nobody between keeps it, and nor do we."""
 PARAMETER: dict[str, Any] = {
     "name": HEADER,
     "in": "header",
     "required": False,
-    "description": "The same key with the same request gets the first answer again, for a day.",
+    "description": (
+        "The same key with the same request gets the first answer again, for a day; 409 if that "
+        "had a secret in it."
+    ),
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
 }
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
@@ -148,11 +153,15 @@ def _of(start: Message) -> list[tuple[bytes, bytes]]:
 
 def _is_kept(start: Message) -> bool:
     """What may go otherwise the next time is asked anew, as where the answer itself says so; a
-    stream is not held back."""
+    stream is not held back, and a secret lies nowhere but where it is needed."""
     status: int = start["status"]
     is_stream = any(value.startswith(b"text/event-stream") for _, value in _of(start))
     is_early = any(name.lower() == b"retry-after" for name, _ in _of(start))
-    return status < 500 and status not in _RETRIED and not is_stream and not is_early
+    is_secret = any(
+        name.lower() == b"cache-control" and b"no-store" in value for name, value in _of(start)
+    )
+    is_lasting = status < 500 and status not in _RETRIED and not is_early
+    return is_lasting and not is_stream and not is_secret
 
 
 async def _fingerprint(request: Request) -> str:

@@ -3,7 +3,7 @@
 from typing import Annotated, Self
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt
 
 from registry.api.auth import Member, Viewer
 from registry.api.packages import Number, Place
@@ -28,8 +28,8 @@ class Numbers(Form):
         json_schema_extra={"examples": [{"metrics": {"eval_accuracy": 0.91}, "step": 10}]}
     )
 
-    metrics: dict[str, float] = Field(min_length=1, description="Finite numbers by name.")
-    step: int | None = Field(None, description="The version's own where it is absent.")
+    metrics: dict[str, StrictFloat] = Field(min_length=1, description="Finite numbers by name.")
+    step: StrictInt | None = Field(None, description="The version's own where it is absent.")
 
 
 class MetricView(BaseModel):

@@ -27,7 +27,7 @@ _TOO_LARGE = 413
 _EXAMPLE: Document = {
     "title": "GroupNotFound",
     "status": 404,
-    "detail": "no package group named 'fact'",
+    "detail": "no group named 'fact'",
     "kind": "not_found",
 }
 _ETAG = {

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Self, cast
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from registry.api.auth import Admin, Viewer
+from registry.api.idempotency import NOT_KEPT
 from registry.api.schemas import Cursor, Limit, Listing, Moment
 from registry.events import service, webhooks
 from registry.events.model import Delivery, DeliveryStatus, Event, EventType, Webhook
@@ -135,10 +136,11 @@ async def list_webhooks(
 
 @router.post("/webhooks", status_code=201)
 async def create_webhook(
-    request: Request, actor: Admin, db: Db, new: NewWebhook
+    request: Request, response: Response, actor: Admin, db: Db, new: NewWebhook
 ) -> WebhookWithSecret:
-    """The answer has the secret, this once."""
+    """The answer has the secret, this once: it is not given again to the same Idempotency-Key."""
     await _check(request, new.url)
+    response.headers.update(NOT_KEPT)
     made = await webhooks.create(
         db, actor, url=new.url, types=new.types, description=new.description
     )
@@ -167,8 +169,11 @@ async def delete_webhook(actor: Admin, db: Db, webhook: str) -> None:
 
 
 @router.post("/webhooks/{webhook}/rotate")
-async def rotate_secret(actor: Admin, db: Db, webhook: str) -> WebhookWithSecret:
+async def rotate_secret(
+    response: Response, actor: Admin, db: Db, webhook: str
+) -> WebhookWithSecret:
     """A new secret, shown this once. For a day, the old one signs beside it."""
+    response.headers.update(NOT_KEPT)
     rotated = await webhooks.rotate(db, actor, webhook)
     return WebhookWithSecret.of(rotated, secret=rotated.secret)
 

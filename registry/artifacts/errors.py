@@ -41,17 +41,21 @@ class ArtifactRefused(ServiceError):
 class StoreUnavailable(ServiceError):
     kind = Kind.unavailable
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the object store is not available: {reason}")
+    def __init__(self, reason: str, *, detail: str = "") -> None:
+        """`detail` may name places of the operator's."""
+        message = f"the object store is not available: {reason}"
+        super().__init__(message, whole=f"{message} ({detail})" if detail else None)
 
 
 class StoreRefused(ServiceError):
-    """Asking again will not help: its settings, its credentials or its abilities are at fault."""
+    """Asking again will not help: its settings, its credentials or its abilities are at fault. Its
+    own words may name a bucket or a key of ours, and are the operator's alone."""
 
     kind = Kind.internal
 
     def __init__(self, code: str, reason: str) -> None:
-        super().__init__(f"the object store refuses: {code}: {reason}")
+        message = f"the object store refuses: {code}"
+        super().__init__(message, whole=f"{message}: {reason}")
         self.code = code
 
 

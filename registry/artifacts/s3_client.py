@@ -5,6 +5,7 @@ with back-off are botocore's; nothing retries around them.
 """
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,6 +22,7 @@ from botocore.exceptions import (
     HTTPClientError,
     IncompleteReadError,
     ProxyConnectionError,
+    ReadTimeoutError,
     SSLError,
 )
 from s3transfer.exceptions import RetriesExceededError, S3DownloadFailedError
@@ -94,12 +96,29 @@ def translated(key: str) -> Iterator[None]:
         raise _meaning(key, error) from None
     except SSLError as error:
         raise StoreUnavailable(
-            f"its certificate is not trusted ({error}); set MODELYARD_OBJECTS__CA_BUNDLE"
+            "its certificate is not trusted; set MODELYARD_OBJECTS__CA_BUNDLE", detail=str(error)
         ) from None
     except _AWAY as error:
-        raise StoreUnavailable(str(error)) from None
+        raise StoreUnavailable(_trouble(error), detail=str(error)) from None
     except BotoCoreError as error:
         raise StoreRefused(type(error).__name__, str(error)) from None
+
+
+def _trouble(error: Exception) -> str:
+    """Its kind, without the address that the SDK names."""
+    if isinstance(error, ReadTimeoutError):
+        return "it does not answer in time"
+    if isinstance(error, ConnectTimeoutError):
+        return "it does not take a connection in time"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConnectionRefusedError):
+            return "it refuses the connection"
+        if isinstance(cause, socket.gaierror):
+            return "its host name is not known"
+        cause = cause.__cause__ or cause.__context__
+    is_reached = not isinstance(error, EndpointConnectionError | ProxyConnectionError)
+    return "the connection broke" if is_reached else "it cannot be reached"
 
 
 def _meaning(key: str, error: ClientError) -> ServiceError:

@@ -189,7 +189,7 @@ class Deployer:
             address = await self._launch(revision)
         except (ServiceError, OSError) as error:
             async with self._database.begin() as db:
-                await moves.fail(db, revision, reason=str(error))
+                await moves.fail(db, revision, reason=_told(error))
             await log.awarning("deployment.start_failed", version=revision.ref, reason=str(error))
             return
         async with self._database.begin() as db:
@@ -207,7 +207,7 @@ class Deployer:
             address = await self._launch(revision)
         except (ServiceError, OSError) as error:
             async with self._database.begin() as db:
-                await moves.lose(db, revision, reason=str(error))
+                await moves.lose(db, revision, reason=_told(error))
             await log.awarning("deployment.restart_failed", version=revision.ref, reason=str(error))
             return
         async with self._database.begin() as db:
@@ -276,6 +276,11 @@ class Deployer:
 
     def _log_of(self, revision: DeploymentRevision) -> Path:
         return self._workdir / _LOGS / f"{revision.id}.log"
+
+
+def _told(error: ServiceError | OSError) -> str:
+    """What the deployment's history says; the log has the whole."""
+    return error.message if isinstance(error, ServiceError) else str(error)
 
 
 def _died(output: Path) -> str:

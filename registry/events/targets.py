@@ -20,8 +20,16 @@ _NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)", re.IGNORECASE)
 _TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 """Addresses of IPv4 as a gateway for IPv6 spells them: the last 32 bits."""
 
-_ASSIGNED = IPv4Network("192.0.0.0/24")
-"""Protocols' own, which Python only knows in part to be private."""
+_SPECIAL = (
+    IPv4Network("192.0.0.0/24"),  # protocols' own, which Python only knows in part to be private
+    IPv4Network("192.88.99.0/24"),  # relays of 6to4, which nobody runs any more
+    IPv6Network("3fff::/20"),  # documentation
+)
+"""What IANA's registries of special-purpose addresses do not call globally reachable, and Python,
+or an older one, does."""
+
+_GIVEN_OUT = IPv6Network("2000::/3")
+"""Everything else of IPv6 is special or nobody's."""
 
 Address = IPv4Address | IPv6Address
 
@@ -81,9 +89,9 @@ def is_public(address: Address) -> bool:
         hidden = _hidden(address)
         if hidden is not None:
             return is_public(hidden)
-        if address.is_site_local:
+        if address not in _GIVEN_OUT:
             return False
-    elif address in _ASSIGNED:
+    if any(address in network for network in _SPECIAL):
         return False
     unusual = address.is_multicast or address.is_reserved or address.is_unspecified
     return address.is_global and not unusual

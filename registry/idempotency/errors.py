@@ -33,8 +33,9 @@ class AnswerUnknown(ServiceError):
 
     def __init__(self) -> None:
         super().__init__(
-            "the first request with this Idempotency-Key was carried out, but its answer was lost "
-            "or too large to keep. It is not carried out again: look at what it was to change"
+            "the first request with this Idempotency-Key was carried out, but its answer was lost, "
+            "was too large to keep or had a secret in it. It is not carried out again: look at "
+            "what it was to change"
         )
 
 

@@ -128,9 +128,16 @@ def problem(
 
 async def _service_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ServiceError)
+    await log_whole(error, path=request.url.path)
     status = STATUS[error.kind]
     headers = error_headers(error)
     return problem(status, type(error).__name__, error.message, kind=error.kind, headers=headers)
+
+
+async def log_whole(error: ServiceError, **where: str) -> None:
+    """With what the caller is not told of it."""
+    if not error.is_whole:
+        await _unless_it_fails(log.awarning("answer.shortened", reason=str(error), **where))
 
 
 def error_headers(error: ServiceError) -> dict[str, str]:

@@ -9,14 +9,14 @@ class GroupNotFound(ServiceError):
     kind = Kind.not_found
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no package group named {name!r}")
+        super().__init__(f"no group named {name!r}")
 
 
 class GroupExists(ServiceError):
     kind = Kind.conflict
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"a package group named {name!r} exists already")
+        super().__init__(f"a group named {name!r} exists already")
 
 
 class GroupMoved(ServiceError):

@@ -1,7 +1,8 @@
 """Who keeps a version from being deleted: an alias by pointing at it, all others by a hold.
 
-The registry knows of a holder only its kind, id and name. Placing a hold and deleting a version
-both lock its row first, so of the two at one moment one is refused.
+The registry knows of a holder only its kind, id and name. Placing a hold, letting go of one and
+deleting a version lock the version's row first: of a hold and a deletion at one moment one is
+refused, and of equal requests one is an event.
 """
 
 from collections.abc import Sequence
@@ -58,7 +59,8 @@ async def release(
 
 async def hold(db: AsyncSession, actor: Actor, ref: PackageRef, *, why: str = "") -> PackageHold:
     """A person's own: they are known by their token."""
-    package = await service.require_version(db, actor, ref)
+    check_text("why", why)
+    package = await moves.locked(db, actor, ref)
     holder = actor.token or ""
     known = await PackageRepository(db, actor.account_id).hold(
         package.id, HolderKind.person, holder
@@ -77,7 +79,7 @@ async def let_go(
 ) -> None:
     """End one's own hold. An admin may end that of another token, which may be gone."""
     check_text("why", why)
-    package = await service.require_version(db, actor, ref)
+    package = await moves.locked(db, actor, ref)
     wanted = holder or actor.token or ""
     if wanted != actor.token:
         access.require_role(actor, Role.admin)

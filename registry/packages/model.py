@@ -1,4 +1,4 @@
-"""A package group is a name; a package is one numbered, immutable version of weights under it."""
+"""A group is a name; a package is one numbered, immutable version of weights under it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from registry.api.openapi import ErrorForm
 from registry.kit.errors import Kind, ServiceError
-from registry.kit.rest import Replayed, database_trouble, error_headers, unexpected
+from registry.kit.rest import Replayed, database_trouble, error_headers, log_whole, unexpected
 from registry.kit.text import printable
 from registry.kit.trouble import DatabaseTrouble
 
@@ -120,6 +120,7 @@ class OpenAIRoute(APIRoute):
             except Replayed as found:
                 return found.response
             except ServiceError as error:
+                await log_whole(error, path=request.url.path)
                 return error_answer(error)
             except RequestValidationError as error:
                 return error_answer(_invalid(error))

@@ -97,6 +97,8 @@ def failure(error: Exception) -> wire.Failure:
         case EngineError():
             return wire.Failure(Kind.invalid, str(error))
         case ServiceError():
+            if not error.is_whole:
+                log.warning("failure.shortened", reason=str(error))
             return wire.Failure(error.kind, error.message)
         case OSError():
             reason = error.strerror or type(error).__name__

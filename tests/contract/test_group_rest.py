@@ -97,6 +97,10 @@ async def test_numbers_are_listed_by_name_in_the_order_they_were_logged(service:
     [
         (b'{"metrics": {"a": NaN}}', "metrics.a: nan is not a finite number"),
         (b'{"metrics": {"a": 1e999}}', "metrics.a: inf is not a finite number"),
+        (b'{"metrics": {"a": true}}', "metrics.a: Input should be a valid number"),
+        (b'{"metrics": {"a": false}}', "metrics.a: Input should be a valid number"),
+        (b'{"metrics": {"a": "1"}}', "metrics.a: Input should be a valid number"),
+        (b'{"metrics": {"a": 1}, "step": true}', "step: Input should be a valid integer"),
         (b'{"metrics": {"": 1}}', "metrics: key ''"),
         (b'{"metrics": {}}', "metrics: "),
         (b'{"metrics": {"a": 1}, "step": -1}', "step: -1 is not between"),

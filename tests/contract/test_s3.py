@@ -14,12 +14,13 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
+from registry.artifacts.bucket import Bucket
 from registry.artifacts.errors import StoreRefused, StoreUnavailable
 from registry.artifacts.parts import MIB
 from registry.artifacts.s3 import S3BlobStore
 from registry.artifacts.s3_client import make_client
 from support.faulty import Fault, Once, Proxied, no_fault, proxy, refuse_chunked, self_signed
-from support.s3 import S3Server
+from support.s3 import S3Server, credentials
 
 MEASURE = """
 import asyncio, pathlib, re, sys
@@ -222,10 +223,33 @@ async def test_what_the_store_refuses_is_said(minio: S3Server) -> None:
         S3BlobStore(replace(bucket, name="no-such-bucket")),
         S3BlobStore(replace(bucket, endpoint="http://127.0.0.1:9")),
     )
-    with closing(no_bucket), pytest.raises(StoreRefused, match="NoSuchBucket"):
+    with closing(no_bucket), pytest.raises(StoreRefused, match="NoSuchBucket: ") as refused:
         await no_bucket.put_bytes("a", b"x")
-    with closing(no_server), pytest.raises(StoreUnavailable, match="Could not connect"):
+    with closing(no_server), pytest.raises(StoreUnavailable, match="Could not connect") as away:
         await no_server.size("a")
+    assert refused.value.message == "the object store refuses: NoSuchBucket"
+    assert away.value.message == "the object store is not available: it refuses the connection"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "reason"),
+    [
+        ("http://nobody.invalid", "its host name is not known"),
+        ("http://127.0.0.1:9", "it refuses the connection"),
+    ],
+)
+async def test_a_caller_is_told_the_kind_of_trouble_and_no_place(
+    endpoint: str, reason: str
+) -> None:
+    bucket = Bucket("the-bucket", endpoint=endpoint, attempts=1)
+    with (
+        credentials(),
+        closing(S3BlobStore(bucket)) as store,
+        pytest.raises(StoreUnavailable) as away,
+    ):
+        await store.size("the-key")
+    assert away.value.message == f"the object store is not available: {reason}"
+    assert all(word in str(away.value) for word in (endpoint, "the-bucket", "the-key"))
 
 
 async def test_a_certificate_of_a_private_authority_needs_its_bundle(

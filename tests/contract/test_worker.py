@@ -351,7 +351,7 @@ async def test_a_save_that_fails_leaves_no_files(
         ({"description": "x" * 2000}, "description: 2000 characters"),
         ({"metadata": {"": "x"}}, "metadata: key ''"),
         ({"metrics": {"x" * 200: 1.0}}, "metrics: key"),
-        ({"group": "none"}, "no package group named 'none'"),
+        ({"group": "none"}, "no group named 'none'"),
     ],
 )
 async def test_a_save_that_cannot_be_published_is_refused_before_anything_is_written(

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from registry.access.actor import Role
 from registry.idempotency.model import IdempotencyKey
@@ -24,7 +24,6 @@ KEY = {"Idempotency-Key": "the key of this test"}
 CHANGES: dict[str, Any] = {
     "/v1/groups": {"name": "new"},
     "/v1/sessions": {"base_model": "tiny", "group": "facts", "lora": {"rank": 4}},
-    "/v1/webhooks": {"url": "https://1.1.1.1/hook"},
 }
 
 
@@ -84,6 +83,27 @@ async def test_of_ten_equal_requests_at_once_one_runs(service: Hosted) -> None:
             assert {each.headers["retry-after"] for each in waiting} <= {"1"}
             assert len({each.text for each in made}) == 1
             assert await count(client, path) == before + 1
+
+
+async def test_a_secret_is_shown_once_and_not_kept_with_the_key(service: Hosted) -> None:
+    wish, unknown = {"url": "https://1.1.1.1/hook"}, (409, "AnswerUnknown")
+    async with service.client() as client:
+        made = await client.post("/v1/webhooks", json=wish, headers=KEY)
+        rotation = f"/v1/webhooks/{made.json()['id']}/rotate"
+        headers = {"Idempotency-Key": "another"}
+        rotated = await client.post(rotation, headers=headers)
+        secrets = [answer.json()["secret"] for answer in (made, rotated)]
+        again = [
+            await client.post("/v1/webhooks", json=wish, headers=KEY),
+            await client.post(rotation, headers=headers),
+        ]
+        assert [(each.status_code, each.json()["title"]) for each in again] == [unknown] * 2
+        assert await count(client, "/v1/webhooks") == 1
+    async with service.database.read() as db:
+        kept = (await db.execute(select(IdempotencyKey.__table__))).all()
+    assert len(kept) == 2
+    assert all(secret.startswith("whsec_") for secret in secrets)
+    assert not [secret for secret in secrets if secret in str(kept)]
 
 
 async def test_a_move_that_is_repeated_is_no_second_move(service: Hosted) -> None:

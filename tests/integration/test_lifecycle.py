@@ -14,8 +14,8 @@ from registry.access.actor import Actor
 from registry.kit import migrate
 from registry.kit.clock import now
 from registry.kit.db import Database
-from registry.packages import deletion, lineage, moves, service
-from registry.packages.errors import AliasMoved, VersionMoved
+from registry.packages import deletion, holds, lineage, moves, service
+from registry.packages.errors import AliasMoved, HoldNotFound, VersionMoved
 from registry.packages.model import (
     Approval,
     Package,
@@ -90,6 +90,31 @@ async def test_of_many_decisions_on_one_state_one_is_made(database: Database, ac
     made = await asyncio.gather(*(decide(approval) for approval in each))
     assert Counter(made) == {"made": 1, "moved": 9}
     assert len(await targets(database, actor)) == 1
+
+
+async def test_of_many_equal_holds_one_is_placed_and_one_ends(
+    database: Database, actor: Actor
+) -> None:
+    """The history has each once, and the one who let go is told so."""
+    ref = PackageRef("demo", 1)
+
+    async def hold() -> str:
+        async with database.begin() as db:
+            return (await holds.hold(db, actor, ref, why="paper")).holder_id
+
+    async def let_go() -> str:
+        try:
+            async with database.begin() as db:
+                await holds.let_go(db, actor, ref)
+        except HoldNotFound:
+            return "not held"
+        return "let go"
+
+    assert len(set(await asyncio.gather(*(hold() for _ in range(8))))) == 1
+    assert len(await targets(database, actor)) == 1
+    ended = await asyncio.gather(*(let_go() for _ in range(8)))
+    assert Counter(ended) == {"let go": 1, "not held": 7}
+    assert len(await targets(database, actor)) == 2
 
 
 async def test_64_parallel_registrations_get_distinct_consecutive_numbers(

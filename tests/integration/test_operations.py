@@ -211,7 +211,7 @@ def test_a_save_of_what_no_version_may_carry_fails_by_field(log: Log, tmp_path: 
         (wire.Save("adapter", metadata={"": "v"}), "metadata"),
         (wire.Save("adapter", metrics={"m": float("inf")}), "metrics.m"),
         (wire.Save("adapter", group="nowhere"), "'nowhere'"),
-        (wire.Save("adapter", group="../up\0"), "no package group"),
+        (wire.Save("adapter", group="../up\0"), "no group"),
     ]
     for number, (save, named) in enumerate(saves, 1):
         assert named in log.do(number, save)["error"]["message"]

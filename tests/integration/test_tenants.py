@@ -147,9 +147,9 @@ def test_nothing_of_anothers_can_be_resumed_loaded_or_promoted(tenants: Tenants)
             with pytest.raises(NotFoundError, match=GROUP):
                 call()
         training = client.create_lora_training_client("tiny", rank=4)
-        with pytest.raises(OperationFailed, match="no package group"):
+        with pytest.raises(OperationFailed, match="no group"):
             training.load_state(f"{GROUP}@1").result()
-        with pytest.raises(OperationFailed, match="no package group"):
+        with pytest.raises(OperationFailed, match="no group"):
             training.save_state(group=GROUP).result()
         training.stop()
 

@@ -17,6 +17,7 @@ from registry.api.auth import require_permissions
 from registry.api.idempotency import IdempotencyKeys
 from registry.artifacts.manifest import FileEntry
 from registry.artifacts.memory import MemoryBlobStore
+from registry.artifacts.store import BlobStore
 from registry.events.targets import Targets
 from registry.kit.db import Database
 from registry.kit.rest import add_error_handlers
@@ -53,14 +54,14 @@ class Service:
 
 @asynccontextmanager
 async def registry_service(
-    database: Database, *, targets: Targets | None = None
+    database: Database, *, targets: Targets | None = None, away: BlobStore | None = None
 ) -> AsyncIterator[Service]:
     app, store = FastAPI(), MemoryBlobStore()
     add_error_handlers(app)
     app.add_middleware(IdempotencyKeys)
     app.include_router(rest.router)
     require_permissions(app)
-    app.state.database, app.state.store = database, store
+    app.state.database, app.state.store = database, away or store
     app.state.targets, app.state.grace = targets or Targets(), GRACE
     async with database.begin() as db:
         account = await access.create_account(db, name="alice")

@@ -60,7 +60,7 @@ async def actor(db: AsyncSession) -> Actor:
         ({"files": [file(f"checkpoints/hf/{n}") for n in range(4)]}, "4 of them; at most 3"),
         ({"files": [file(size=1001)]}, "1001 bytes in all; at most 1000"),
         ({"base_model": "nobody"}, "base_model: no base model named 'nobody'"),
-        ({"parent": "facts@9"}, "parent: no package group named 'facts'"),
+        ({"parent": "facts@9"}, "parent: no group named 'facts'"),
         ({"parent": "facts"}, "parent: 'facts' is not a version"),
         ({"token": ""}, "token: is not 1 to 128"),
         ({"token": "a\0"}, "token: is not 1 to 128"),
