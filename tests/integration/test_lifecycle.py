@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -96,16 +97,16 @@ async def test_of_many_equal_holds_one_is_placed_and_one_ends(
     database: Database, actor: Actor
 ) -> None:
     """The history has each once, and the one who let go is told so."""
-    ref = PackageRef("demo", 1)
+    ref, holder = PackageRef("demo", 1), replace(actor, token="tok_mine")
 
     async def hold() -> str:
         async with database.begin() as db:
-            return (await holds.hold(db, actor, ref, why="paper")).holder_id
+            return (await holds.hold(db, holder, ref, why="paper")).holder_id
 
     async def let_go() -> str:
         try:
             async with database.begin() as db:
-                await holds.let_go(db, actor, ref)
+                await holds.let_go(db, holder, ref)
         except HoldNotFound:
             return "not held"
         return "let go"
