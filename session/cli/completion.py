@@ -33,8 +33,8 @@ def webhooks(incomplete: str) -> list[str]:
 
 
 def aliases(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Of the group in another word."""
-    group = str(ctx.params.get("group") or "")
+    """Of the group in another word, which lies unread where an option's value is still missing."""
+    group = str(ctx.params.get("group") or next(iter(ctx.args), ""))
     return _names(f"{group_path(group)}/aliases", incomplete, key="alias") if group else []
 
 

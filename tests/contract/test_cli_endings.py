@@ -171,6 +171,11 @@ def completed(modelyard: Any, line: str, url: str) -> list[str]:
         ("modelyard show facts @", ["@12", "@2"]),  # bash splits at these marks
         ("modelyard show facts :", [":prod", ":latest"]),
         ("modelyard alias list fa", ["facts", "far"]),
+        ("modelyard alias remove facts p", ["prod"]),
+        ("modelyard history facts --alias p", ["prod"]),
+        ("modelyard versions list facts --alias p", ["prod"]),
+        ("modelyard versions list facts --stage s", ["staging"]),
+        ("modelyard show facts --kind ", ["state", "adapter", "merged"]),
     ],
 )
 def test_names_and_numbers_are_completed(

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -71,10 +72,16 @@ def _show_tensors(service: Service, path: str, what: str, as_json: bool) -> None
                 say(line)
     last = rows.pop() if rows else {}
     if not as_json:
-        show_rows(rows, _TENSORS, as_json=False)
+        show_rows(sorted(rows, key=_place), _TENSORS, as_json=False)
     if last.get("line") != "total":
         raise CommandFailed(last.get("detail") or "the answer was cut; run it again")
     note(f"in all: {last['difference']:g} over {last['compared']} of {last['tensors']} tensors")
+
+
+def _place(row: dict[str, Any]) -> list[str | int]:
+    """Layer 10 comes after layer 9. Text and numbers take turns, so like is compared with like."""
+    pieces = re.split("([0-9]+)", row["name"])
+    return [int(piece) if index % 2 else piece for index, piece in enumerate(pieces)]
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
