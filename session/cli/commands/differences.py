@@ -8,7 +8,7 @@ import typer
 
 from session.cli.commands.versions import Written
 from session.cli.errors import CommandFailed
-from session.cli.output import AsJson, note, say, show_fields, show_rows, waiting
+from session.cli.output import AsJson, Row, note, say, show_fields, show_rows, waiting
 from session.cli.references import parse_source
 from session.cli.service import Service
 
@@ -78,10 +78,10 @@ def _show_tensors(service: Service, path: str, what: str, as_json: bool) -> None
     note(f"in all: {last['difference']:g} over {last['compared']} of {last['tensors']} tensors")
 
 
-def _place(row: dict[str, Any]) -> list[str | int]:
-    """Layer 10 comes after layer 9. Text and numbers take turns, so like is compared with like."""
-    pieces = re.split("([0-9]+)", row["name"])
-    return [int(piece) if index % 2 else piece for index, piece in enumerate(pieces)]
+def _place(row: Row) -> list[tuple[str, int]]:
+    """Layer 10 comes after layer 9."""
+    pieces = re.findall("([^0-9]*)([0-9]*)", row["name"])
+    return [(text, int(number or -1)) for text, number in pieces]
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
