@@ -17,6 +17,7 @@ from registry.events.errors import TargetRefused
 LONGEST_URL = 2000
 _RESOLVE_S = 5.0
 _NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)", re.IGNORECASE)
+_ALLOWING = "the operator may allow those with MODELYARD_WEBHOOKS__ALLOW_PRIVATE=true"
 _TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 """Addresses of IPv4 as a gateway for IPv6 spells them: the last 32 bits."""
 
@@ -54,7 +55,9 @@ class Targets:
             raise TargetRefused(f"not a URL: {error}") from None
         allowed = ("https", "http") if self.allow_private else ("https",)
         if parts.scheme not in allowed:
-            raise TargetRefused(f"does not begin with {' or '.join(f'{s}://' for s in allowed)}")
+            beginnings = " or ".join(f"{scheme}://" for scheme in allowed)
+            hint = f"; {_ALLOWING}" if parts.scheme == "http" else ""
+            raise TargetRefused(f"does not begin with {beginnings}{hint}")
         if parts.username is not None or parts.password is not None:
             raise TargetRefused("holds a user or a password; the signature says who sends")
         if not parts.hostname or "\\" in url or "#" in url or port == 0:
@@ -77,8 +80,7 @@ class Targets:
         for address in addresses:
             if not self.allow_private and not is_public(ip_address(address)):
                 raise TargetRefused(
-                    f"{host} is {address}, which is not a public address; the operator may allow "
-                    "those with MODELYARD_WEBHOOKS__ALLOW_PRIVATE=true"
+                    f"{host} is {address}, which is not a public address; {_ALLOWING}"
                 )
         return addresses
 

@@ -25,6 +25,13 @@ class BackupExists(ServiceError):
         super().__init__(f"{path} is there already, and nothing was overwritten")
 
 
+class NoSuchDirectory(ServiceError):
+    kind = Kind.invalid
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"there is no directory {path}")
+
+
 def back_up(url: str, target: Path) -> int:
     """Its size. The copy is one moment of the database, and only its owner may read it."""
     parsed = make_url(url)
@@ -32,6 +39,8 @@ def back_up(url: str, target: Path) -> int:
         raise NotOurs
     if target.exists():
         raise BackupExists(target)
+    if not target.parent.is_dir():
+        raise NoSuchDirectory(target.parent)
     aside = target.with_name(f".{target.name}.partial")
     aside.unlink(missing_ok=True)
     try:

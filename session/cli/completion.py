@@ -28,6 +28,16 @@ def deployments(incomplete: str) -> list[str]:
     return _names("/v1/deployments", incomplete)
 
 
+def webhooks(incomplete: str) -> list[str]:
+    return _names("/v1/webhooks", incomplete, key="id")
+
+
+def aliases(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Of the group in another word, which lies unread where an option's value is still missing."""
+    group = str(ctx.params.get("group") or next(iter(ctx.args), ""))
+    return _names(f"{group_path(group)}/aliases", incomplete, key="alias") if group else []
+
+
 def references(incomplete: str) -> list[str]:
     """A group, then what may follow its `@` or its `:`."""
     for mark in _MARKS:
@@ -53,8 +63,8 @@ def _within(group: str, mark: str) -> list[str]:
     return found if mark == "@" else [*found, ":latest"]
 
 
-def _names(path: str, incomplete: str) -> list[str]:
-    names = (str(row["name"]) for row in _rows(path) if row.get("name"))
+def _names(path: str, incomplete: str, *, key: str = "name") -> list[str]:
+    names = (str(row[key]) for row in _rows(path) if row.get(key))
     return [name for name in names if name.startswith(incomplete)]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -12,6 +13,7 @@ from session.cli.output import Interrupted
 from session.cli.references import Reference
 from session.cli.service import Service
 from session.client.config import from_environment
+from session.client.future import APIFuture
 from session.client.service import ServiceClient
 
 
@@ -22,7 +24,7 @@ def download(service: Service, reference: Reference, directory: Path) -> int:
     with ServiceClient(config.url, config.api_key) as client, bar(str(reference)) as progress:
         pulled = client.pull(str(reference), directory, progress=progress)
         try:
-            with resumable():
+            with resumable(pulled):
                 pulled.result()
         except OSError as error:
             raise CommandFailed(f"it cannot be written: {error}") from None
@@ -30,10 +32,11 @@ def download(service: Service, reference: Reference, directory: Path) -> int:
 
 
 @contextmanager
-def resumable() -> Iterator[None]:
+def resumable(future: APIFuture[Any]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        future.forget()  # closing the client would call it lost
         raise Interrupted("run the same command again to go on where it was") from None
 
 

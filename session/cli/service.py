@@ -50,6 +50,9 @@ class Service:
     def put(self, path: str, body: Any) -> Any:
         return self._answer("PUT", path, json=body)
 
+    def patch(self, path: str, body: Any) -> Any:
+        return self._answer("PATCH", path, json=body)
+
     def delete(self, path: str, **query: Any) -> Any:
         return self._answer("DELETE", path, params=_given(query))
 

@@ -42,7 +42,7 @@ def test_a_folder_that_is_not_there_is_named(modelyard: Any, tmp_path: Path) -> 
     modelyard("db", "upgrade")
     ended = modelyard("db", "backup", str(tmp_path / "none" / "copy.db"))
     assert ended.code == 1
-    assert str(tmp_path / "none") in ended.err
+    assert ended.err.splitlines()[-1] == f"modelyard: there is no directory {tmp_path / 'none'}"
 
 
 def test_postgresql_is_left_to_its_own_program(modelyard: Any, tmp_path: Path) -> None:

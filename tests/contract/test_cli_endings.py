@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -138,6 +139,23 @@ def test_ctrl_c_is_one_line_and_130(modelyard: Any, scripted_service: Scripted) 
     assert (ended.code, ended.out, ended.err) == (130, "", "modelyard: interrupted\n")
 
 
+def test_ctrl_c_in_a_pull_only_says_how_to_go_on(
+    modelyard: Any, scripted_service: Scripted, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Hanging(Response):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+    version = "GET /v1/groups/facts/versions/1"
+    scripted_service.will(version, {"version": 1}, Hanging())
+    scripted_service.will(f"{version}/files", {"data": []})
+    ended = modelyard("pull", "facts@1", str(tmp_path), MODELYARD_URL=scripted_service.url)
+    assert (ended.code, ended.err) == (130, "run the same command again to go on where it was\n")
+    assert [record for record in caplog.records if record.name == "modelyard"] == []
+
+
 def test_no_color_is_obeyed() -> None:
     def shown(**more: str) -> str:
         environment = _environment("http://127.0.0.1:1", FORCE_COLOR="1", **more)
@@ -171,6 +189,11 @@ def completed(modelyard: Any, line: str, url: str) -> list[str]:
         ("modelyard show facts @", ["@12", "@2"]),  # bash splits at these marks
         ("modelyard show facts :", [":prod", ":latest"]),
         ("modelyard alias list fa", ["facts", "far"]),
+        ("modelyard alias remove facts p", ["prod"]),
+        ("modelyard history facts --alias p", ["prod"]),
+        ("modelyard versions list facts --alias p", ["prod"]),
+        ("modelyard versions list facts --stage s", ["staging"]),
+        ("modelyard show facts --kind ", ["state", "adapter", "merged"]),
     ],
 )
 def test_names_and_numbers_are_completed(

@@ -59,6 +59,26 @@ def test_a_secret_is_printed_alone_for_a_script_to_take(
     assert command(service.home, "webhooks", "delete", webhook).returncode == 0
 
 
+def test_a_webhook_is_shown_changed_tested_and_given_a_new_secret(
+    service: Service, receiver: Receiver
+) -> None:
+    made = run(service, "create", receiver.url, "--type", "alias.moved")
+    changed = run(service, "edit", made["id"], "--all-types", "--description", "ours", "--disable")
+    assert (changed["url"], changed["types"], changed["enabled"]) == (receiver.url, [], False)
+    assert command(service.home, "webhooks", "test", made["id"]).returncode == 4
+    run(service, "edit", made["id"], "--enable", "--type", "version.stage")
+    shown = run(service, "show", made["id"])
+    assert "secret" not in shown
+    assert (shown["types"], shown["description"]) == (["version.stage"], "ours")
+    secret = command(service.home, "webhooks", "rotate", made["id"]).stdout.strip()
+    assert secret.startswith("whsec_")
+    assert secret != made["secret"]
+    run(service, "test", made["id"])
+    until(lambda: bool(receiver.got))
+    assert receiver.verified(secret)[0]["type"] == "webhook.test"
+    run(service, "delete", made["id"])
+
+
 def test_a_webhook_that_does_not_exist_ends_the_command_with_3(service: Service) -> None:
     done = command(service.home, "webhooks", "delete", "whk_none")
     assert done.returncode == 3

@@ -46,6 +46,7 @@ class Scripted:
     answers: dict[str, list[Any]]
     asked: list[tuple[str, Any]]
     expected: list[str | None]
+    queries: list[str]
 
     def will(self, call: str, *answers: Any) -> None:
         """Each answer once, in turn; the last for ever."""
@@ -57,11 +58,13 @@ def scripted() -> Iterator[Scripted]:
     answers: dict[str, list[Any]] = {}
     asked: list[tuple[str, Any]] = []
     expected: list[str | None] = []
+    queries: list[str] = []
     app = FastAPI()
 
     @app.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
     async def answer(path: str, request: Request) -> Response:
         asked.append((f"{request.method} {request.url.path}", await request.body()))
+        queries.append(request.url.query)
         expected.append(request.headers.get("if-match") or request.headers.get("if-none-match"))
         assert request.headers["authorization"] == f"Bearer {KEY}"
         given = answers[f"{request.method} /{path}"]
@@ -71,7 +74,7 @@ def scripted() -> Iterator[Scripted]:
         return Response(json.dumps(found), media_type="application/json")
 
     with running(app) as url:
-        yield Scripted(url, answers, asked, expected)
+        yield Scripted(url, answers, asked, expected, queries)
 
 
 def refusal(status: int, detail: str) -> Response:

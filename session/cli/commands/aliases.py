@@ -2,6 +2,7 @@ from typing import Annotated, Any
 
 import typer
 
+from session.cli import completion
 from session.cli.commands.versions import Group, Number, Why, Written
 from session.cli.errors import CommandFailed, Ending
 from session.cli.output import AsJson, show_outcome, show_rows
@@ -56,7 +57,7 @@ def set_alias(
 @app.command("remove")
 def remove_alias(
     group: Group,
-    name: Annotated[str, typer.Argument(metavar="ALIAS")],
+    name: Annotated[str, typer.Argument(metavar="ALIAS", autocompletion=completion.aliases)],
     *,
     why: Why = "",
     was: _Was = None,

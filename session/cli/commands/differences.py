@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -7,7 +8,7 @@ import typer
 
 from session.cli.commands.versions import Written
 from session.cli.errors import CommandFailed
-from session.cli.output import AsJson, note, say, show_fields, show_rows, waiting
+from session.cli.output import AsJson, Row, note, say, show_fields, show_rows, waiting
 from session.cli.references import parse_source
 from session.cli.service import Service
 
@@ -71,10 +72,16 @@ def _show_tensors(service: Service, path: str, what: str, as_json: bool) -> None
                 say(line)
     last = rows.pop() if rows else {}
     if not as_json:
-        show_rows(rows, _TENSORS, as_json=False)
+        show_rows(sorted(rows, key=_place), _TENSORS, as_json=False)
     if last.get("line") != "total":
         raise CommandFailed(last.get("detail") or "the answer was cut; run it again")
     note(f"in all: {last['difference']:g} over {last['compared']} of {last['tensors']} tensors")
+
+
+def _place(row: Row) -> list[tuple[str, int]]:
+    """Layer 10 comes after layer 9."""
+    pieces = re.findall("([^0-9]*)([0-9]*)", row["name"])
+    return [(text, int(number or -1)) for text, number in pieces]
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:

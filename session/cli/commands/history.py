@@ -2,6 +2,7 @@ from typing import Annotated
 
 import typer
 
+from session.cli import completion
 from session.cli.commands.versions import Group
 from session.cli.expiry import parse_moment
 from session.cli.output import AsJson, note, show_rows
@@ -14,7 +15,10 @@ _STANDING = ("alias", "to", "digest", "at", "role", "token", "why")
 
 def history(
     group: Group,
-    alias: Annotated[str | None, typer.Option(help="Only moves of this alias.")] = None,
+    alias: Annotated[
+        str | None,
+        typer.Option(help="Only moves of this alias.", autocompletion=completion.aliases),
+    ] = None,
     version: Annotated[int | None, typer.Option(help="Only moves about this version.")] = None,
     at: Annotated[
         str | None,

@@ -1,10 +1,22 @@
+from typing import Any
+
 from session.cli.commands.versions import Number, Written
 from session.cli.errors import CommandFailed
 from session.cli.output import AsJson, note, show_fields, show_rows, waiting
 from session.cli.references import parse_source
 from session.cli.service import Service
 
-_COLUMNS = ("ref", "kind", "step", "parent", "session", "base_model", "created_at", "digest")
+_COLUMNS = (
+    "ref",
+    "kind",
+    "step",
+    "parent",
+    "state",
+    "session",
+    "base_model",
+    "created_at",
+    "digest",
+)
 
 
 def lineage(group: Written, version: Number = None, as_json: AsJson = False) -> None:
@@ -14,9 +26,15 @@ def lineage(group: Written, version: Number = None, as_json: AsJson = False) -> 
         found = service.get(f"{reference.path}/lineage")
     if as_json:
         return show_fields(found, as_json=True)
-    show_rows(found["nodes"], _COLUMNS, as_json=False)
+    show_rows([{**node, "state": _state(node)} for node in found["nodes"]], _COLUMNS, as_json=False)
     if found["cut"]:
         note("there are more relatives than are shown")
+
+
+def _state(node: dict[str, Any]) -> str:
+    if node["purged_at"]:
+        return "purged"
+    return "deleted" if node["deleted_at"] else "live"
 
 
 def verify(group: Written, version: Number = None, as_json: AsJson = False) -> None:

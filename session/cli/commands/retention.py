@@ -44,7 +44,9 @@ def set_policy(
     ] = None,
     smallest: _Smallest = None,
     largest: _Largest = None,
-    best: Annotated[int, typer.Option("--best", min=1, help="How many of those.")] = 1,
+    best: Annotated[
+        int | None, typer.Option("--best", min=1, help="How many of those; else one.")
+    ] = None,
     max_age_days: Annotated[
         int | None, typer.Option("--max-age-days", min=1, help="Those that are younger.")
     ] = None,
@@ -53,11 +55,20 @@ def set_policy(
     """Set a group's policy: a version stays if any rule keeps it; the others are deleted."""
     if smallest is not None and largest is not None:
         raise typer.BadParameter("give one of --keep-smallest and --keep-largest")
+    if best is not None and smallest is None and largest is None:
+        raise typer.BadParameter("--best needs --keep-smallest or --keep-largest")
+    if all(rule is None for rule in (keep_last, keep_every, smallest, largest, max_age_days)):
+        raise typer.BadParameter(
+            "give a rule: --keep-last, --keep-every, --keep-smallest, --keep-largest or "
+            "--max-age-days; modelyard retention clear removes the policy"
+        )
     metric, mode = (smallest, "min") if smallest is not None else (largest, "max")
     policy = {
         "keep_last": keep_last,
         "keep_every": keep_every,
-        "keep_best": {"metric": metric, "mode": mode, "n": best} if metric is not None else None,
+        "keep_best": {"metric": metric, "mode": mode, "n": best or 1}
+        if metric is not None
+        else None,
         "max_age_days": max_age_days,
     }
     with Service.from_environment() as service:

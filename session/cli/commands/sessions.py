@@ -3,6 +3,7 @@ from typing import Annotated
 import typer
 
 from session.cli import completion
+from session.cli.choices import SessionStatus
 from session.cli.output import AsJson, show_fields, show_outcome, show_rows, waiting
 from session.cli.service import Service
 from session.client.sessions import session_path
@@ -20,7 +21,7 @@ Named = Annotated[
 
 @app.command("list")
 def list_sessions(
-    status: Annotated[str | None, typer.Option(help="Only these, for example running.")] = None,
+    status: Annotated[SessionStatus | None, typer.Option(help="Only these.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List sessions."""

@@ -1,12 +1,13 @@
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from session.cli import completion
+from session.cli.choices import Kind
 from session.cli.download import bar, download, resumable
 from session.cli.output import AsJson, say, show_outcome
-from session.cli.references import Reference, parse_source
+from session.cli.references import Reference, parse_reference, parse_source
 from session.cli.service import Service
 from session.client.config import from_environment
 from session.client.service import ServiceClient
@@ -21,15 +22,18 @@ def push(
     base: Annotated[
         str | None, typer.Option(metavar="NAME", help="The registered base model it fits.")
     ] = None,
-    kind: Annotated[
-        str | None, typer.Option(help="adapter, merged or state, where it could be more than one.")
-    ] = None,
+    kind: Annotated[Kind | None, typer.Option(help="Where it could be more than one.")] = None,
     description: Annotated[str, typer.Option(help="Kept with the version.")] = "",
     metadata: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept too; may be repeated.")
     ] = None,
     parent: Annotated[
-        str | None, typer.Option(metavar="GROUP@VERSION", help="What it was made from.")
+        str | None,
+        typer.Option(
+            metavar="GROUP@VERSION",
+            help="What it was made from.",
+            autocompletion=completion.references,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -38,6 +42,8 @@ def push(
     Run again after an interruption, it goes on where it was.
     """
     said = dict(_pair(each) for each in metadata or ())
+    if parent is not None:
+        parent = _known(parent)
     config = from_environment(by_argument=False)
     with ServiceClient(config.url, config.api_key) as client, bar(str(directory)) as progress:
         pushed = client.push(
@@ -50,7 +56,7 @@ def push(
             parent=parent,
             progress=progress,
         )
-        with resumable():
+        with resumable(pushed):
             made = pushed.result()
     if as_json:
         show_outcome(
@@ -76,6 +82,14 @@ def pull(
         count = download(service, reference, directory)
     told = {"version": str(reference), "files": count, "directory": str(directory)}
     show_outcome(f"{reference}: {count} files in {directory}", told, as_json=as_json)
+
+
+def _known(parent: str) -> str:
+    """Before anything is sent. An alias may move, so what it points at is what is sent."""
+    asked = parse_reference(parent)
+    with Service.from_environment() as service:
+        found: dict[str, Any] = service.get(asked.path)
+    return str(found["ref"])
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -4,18 +4,21 @@ from typing import Annotated, Any
 import typer
 
 from session.cli import completion
+from session.cli.choices import Approval, Kind, Stage
 from session.cli.download import download
 from session.cli.errors import CommandFailed
 from session.cli.expiry import now, parse_expiry, parse_moment
 from session.cli.output import AsJson, note, say, show_fields, show_outcome, show_rows, waiting
 from session.cli.references import Reference, group_path, parse_reference, parse_source
 from session.cli.service import Service
+from session.client.sessions import session_path
 
 app = typer.Typer(no_args_is_help=True, help="Versions of weights.")
 _COLUMNS = (
     *("ref", "kind", "step", "parent", "size", "approval", "stage", "aliases", "tags"),
     *("created_at", "description"),
 )
+_DELETION = {"deleted_at", "deleted_by", "deleted_why", "purge_at", "purged_at", "freed"}
 _POLL_S = 20
 Group = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=completion.groups)]
 Written = Annotated[
@@ -25,23 +28,27 @@ Number = Annotated[
     str | None,
     typer.Argument(metavar="VERSION", show_default=False, autocompletion=completion.versions),
 ]
-Kind = Annotated[str | None, typer.Option(help="state, adapter or merged.")]
-StageName = Annotated[str | None, typer.Option(help="none, staging, production or archived.")]
 Why = Annotated[str, typer.Option(help="The reason, kept in the history.")]
 
 
 @app.command("list")
 def list_versions(
     group: Group,
-    kind: Kind = None,
-    stage: StageName = None,
-    approval: Annotated[
-        str | None, typer.Option(help="pending, approved or rejected.", show_default=False)
+    kind: Annotated[Kind | None, typer.Option(help="Of this kind.")] = None,
+    stage: Annotated[Stage | None, typer.Option(help="In this stage.")] = None,
+    approval: Annotated[Approval | None, typer.Option(help="Decided on so.")] = None,
+    alias: Annotated[
+        str | None,
+        typer.Option(help="The one this alias points at.", autocompletion=completion.aliases),
     ] = None,
-    alias: Annotated[str | None, typer.Option(help="The one this alias points at.")] = None,
     tag: Annotated[str | None, typer.Option(help="With this tag.")] = None,
     text: Annotated[str | None, typer.Option(help="With this in the description.")] = None,
-    session: Annotated[str | None, typer.Option(help="Saved by the session of this id.")] = None,
+    session: Annotated[
+        str | None,
+        typer.Option(
+            help="Saved by this session, by name or id.", autocompletion=completion.sessions
+        ),
+    ] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Made then or later.")] = None,
     before: Annotated[str | None, typer.Option(metavar="TIME", help="Made earlier.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Not only the newest fifty.")] = False,
@@ -51,11 +58,13 @@ def list_versions(
     path = f"{group_path(group)}/versions"
     wanted = {
         **{"kind": kind, "stage": stage, "approval": approval, "alias": alias, "tag": tag},
-        **{"text": text, "session": session},
+        "text": text,
         "created_after": parse_moment(since).isoformat() if since else None,
         "created_before": parse_moment(before).isoformat() if before else None,
     }
     with Service.from_environment() as service:
+        if session is not None:
+            wanted["session"] = service.get(session_path(session))["id"]
         if every:
             rows, more = service.pages(path, **wanted), False
         else:
@@ -73,7 +82,7 @@ def edit_version(
     description: Annotated[str | None, typer.Option(help="The new description.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Add this tag; may be repeated.")] = None,
     untag: Annotated[list[str] | None, typer.Option(help="Take this tag away.")] = None,
-    stage: StageName = None,
+    stage: Annotated[Stage | None, typer.Option(help="Its new stage.")] = None,
     expires: Annotated[
         str | None, typer.Option(metavar="WHEN", help="30d, 12h, 2030-01-31, or never.")
     ] = None,
@@ -165,7 +174,7 @@ def show(
     version: Number = None,
     *,
     kind: Annotated[
-        str | None, typer.Option(help="Of a GROUP alone, the newest of this kind.")
+        Kind | None, typer.Option(help="Of a GROUP alone, the newest of this kind.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -177,7 +186,14 @@ def show(
             raise typer.BadParameter("--kind goes with a GROUP alone")
         path = f"{group_path(group)}/latest"
     with Service.from_environment() as service:
-        show_fields(service.get(path, kind=kind), as_json=as_json)
+        found = service.get(path, kind=kind)
+    show_fields(found if as_json else _told(found), as_json=as_json)
+
+
+def _told(found: dict[str, Any]) -> dict[str, Any]:
+    """Of one that is not deleted, nothing about deletion."""
+    is_live = found.get("deleted_at") is None
+    return {name: value for name, value in found.items() if not (is_live and name in _DELETION)}
 
 
 def approve(
