@@ -355,7 +355,10 @@ def pickle_it(outside: Outside) -> None:
     ("damage", "said"),
     [
         (drop_a_tensor, "adapter_model.safetensors: lacks an update of model.layers.1"),
-        (name_a_path, "adapter_config.json: base_model_name_or_path is the absolute path"),
+        (
+            name_a_path,
+            "base_model_name_or_path is the absolute path '/root/base'; name the base instead",
+        ),
         (pickle_it, "optimizer.pt: is neither safetensors, JSON nor text"),
     ],
 )
