@@ -153,9 +153,16 @@ def _refuse_absolute_paths(file: str, document: Any) -> None:
     if file in _TOKENS:
         return
     for where, text in _texts(document):
-        if _ABSOLUTE.fullmatch(text):
+        if is_absolute(text):
             shown = text if len(text) <= 80 else f"{text[:80]}..."
-            raise BadFile(file, f"{where} is the absolute path {shown!r}; write a name instead")
+            is_base = (file, where) == (peft_adapter.CONFIG, peft_adapter.BASE)
+            instead = "name the base instead" if is_base else "write a name instead"
+            raise BadFile(file, f"{where} is the absolute path {shown!r}; {instead}")
+
+
+def is_absolute(text: str) -> bool:
+    """On any system, not only on this one."""
+    return _ABSOLUTE.fullmatch(text) is not None
 
 
 def _texts(document: Any) -> Iterator[tuple[str, str]]:

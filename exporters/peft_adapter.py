@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CONFIG = "adapter_config.json"
+BASE = "base_model_name_or_path"
 WEIGHTS = "adapter_model.safetensors"
 _KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
 # Each of these changes what the adapter computes, so an adapter that uses one is refused.
@@ -175,13 +176,13 @@ def _parse_config(path: Path) -> AdapterConfig:
         raise BadAdapter(CONFIG, f"lora_alpha is {alpha!r}, not a number that can be used")
     if not isinstance(targets, list) or not all(isinstance(t, str) and t for t in targets):
         raise BadAdapter(CONFIG, "target_modules is not a list of module names")
-    base_name = str(values.get("base_model_name_or_path") or "")
+    base_name = str(values.get(BASE) or "")
     return AdapterConfig(rank, float(alpha), tuple(targets), base_name)
 
 
 def _peft_config(config: AdapterConfig) -> dict[str, Any]:
     return {
-        "base_model_name_or_path": config.base_name,
+        BASE: config.base_name,
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,

@@ -35,6 +35,7 @@ STATUS: Mapping[Kind, int] = {
     Kind.unavailable: 503,
     Kind.internal: 500,
 }
+_CLIENT_CLOSED_REQUEST = 499  # as proxies log it; no standard has a status for it
 log = structlog.get_logger()
 
 
@@ -200,6 +201,12 @@ async def database_trouble(request: Request, error: DatabaseTrouble) -> ServiceE
     return StorageFull() if error.is_full else DatabaseAway()
 
 
+async def _client_left(request: Request, error: Exception) -> Response:
+    """Nobody reads the answer: whoever sent the body has hung up in the middle of it."""
+    await _unless_it_fails(log.ainfo("client.left", path=request.url.path))
+    return Response(status_code=_CLIENT_CLOSED_REQUEST)
+
+
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     told = await unexpected(request, error)
     return problem(500, "InternalError", told.message, kind=told.kind)
@@ -272,5 +279,6 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _client_left)
     app.add_exception_handler(DatabaseTrouble, _database_trouble)
     app.add_exception_handler(Exception, _unexpected)

@@ -8,11 +8,13 @@ import asyncio
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -27,6 +29,9 @@ from session.client.records import (
     VersionInfo,
 )
 from session.client.registry import every, group_path, version
+
+if TYPE_CHECKING:
+    from exporters.directory import Layout
 
 Progress = Callable[[str, int, int], None]
 """Told what is going on, how many bytes of it are done, and of how many."""
@@ -64,31 +69,61 @@ class _Local:
 
 
 async def pushed(connection: Connection, wish: Wish, progress: Progress) -> VersionInfo:
-    kind, paths, named = await asyncio.to_thread(_looked_through, wish)
-    base = await _base(connection, wish.base_model, named)
-    files = await _hashed(paths, progress)
-    request = _request(wish, kind, base, files)
-    async with httpx.AsyncHTTPTransport() as store:
-        upload = await _Push(connection, store, wish.group, files, progress).run(request)
+    with TemporaryDirectory() as aside:
+        kind, paths, named = await asyncio.to_thread(_looked_through, wish, Path(aside))
+        base = await _base(connection, wish.base_model, named)
+        files = await _hashed(paths, progress)
+        request = _request(wish, kind, base, files)
+        async with httpx.AsyncHTTPTransport() as store:
+            upload = await _Push(connection, store, wish.group, files, progress).run(request)
     assert upload.version is not None
     return await version(connection, upload.version)
 
 
-def _looked_through(wish: Wish) -> tuple[str, Mapping[str, Path], str | None]:
+def _looked_through(wish: Wish, aside: Path) -> tuple[str, Mapping[str, Path], str | None]:
     """Kind, files by their path in a version, and the base that an adapter names. What the service
     would refuse by its headers is refused here, before anything is sent."""
     from exporters import directory
     from exporters.base import BadFile
 
     try:
-        layout = directory.recognise(wish.directory, wish.kind)
+        layout = _naming_base(directory.recognise(wish.directory, wish.kind), wish, aside)
         content = directory.examine(layout)
     except BadFile as error:
-        raise InvalidInput(str(error)) from None
+        # It names a file by its path in a version; the user's directory may have no such folders.
+        is_flat = not (wish.directory / "checkpoints").is_dir()
+        name = re.sub(r"^checkpoints/[^/]*/", "", error.file) if is_flat else error.file
+        raise InvalidInput(f"{name}: {error.reason}") from None
     except OSError as error:
         raise InvalidInput(f"{wish.directory} cannot be read: {error}") from None
     named = content.adapter.config.base_name if content.adapter else None
     return layout.kind, layout.files, named or None
+
+
+def _naming_base(layout: "Layout", wish: Wish, aside: Path) -> "Layout":
+    """PEFT writes where the base lay on the machine of the training. What is sent says its
+    registered name instead, in a copy of that one file."""
+    from exporters import directory, peft_adapter
+
+    name = f"{directory.ADAPTER}/{peft_adapter.CONFIG}"
+    if name not in layout.files:
+        return layout
+    try:
+        said = json.loads(layout.files[name].read_text(encoding="utf-8"))
+        base = said[peft_adapter.BASE]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return layout  # looked at, and told, with all the other files
+    if not isinstance(base, str) or not directory.is_absolute(base):
+        return layout
+    if wish.base_model is None:
+        file = layout.files[name].relative_to(wish.directory).as_posix()
+        raise InvalidInput(
+            f"{file}: {peft_adapter.BASE} is the absolute path {base[:80]!r}; say which registered "
+            "base model that is: --base NAME, or base_model= in Python"
+        )
+    copy = aside / peft_adapter.CONFIG
+    copy.write_text(json.dumps({**said, peft_adapter.BASE: wish.base_model}, indent=2))
+    return replace(layout, files={**layout.files, name: copy})
 
 
 async def _base(connection: Connection, wished: str | None, named: str | None) -> str:

@@ -115,10 +115,30 @@ async def test_what_is_wrong_in_a_directory_is_said_before_anything_is_sent(
     service: Hosted, outside: Outside
 ) -> None:
     change_json(outside.path / "adapter_config.json", base_model_name_or_path="/root/base")
-    with pytest.raises(modelyard.InvalidInput, match=r"adapter_config\.json: .*absolute path"):
+    with pytest.raises(
+        modelyard.InvalidInput, match=r"^adapter_config\.json: .*absolute path.*--base NAME"
+    ):
         await calling(service, lambda client: client.push(outside.path).result())
     async with service.client() as client:
         assert (await client.get("/v1/groups/facts/uploads")).json()["data"] == []
+
+
+async def test_an_adapter_that_says_where_its_base_lay_is_stored_with_the_name_that_is_given(
+    service: Hosted, outside: Outside, tmp_path: Path
+) -> None:
+    config = outside.path / "adapter_config.json"
+    change_json(config, base_model_name_or_path="/root/base")
+    before = config.read_bytes()
+
+    def work(client: modelyard.ServiceClient) -> list[str]:
+        made = [client.push(outside.path, base_model="tiny").result().ref for _ in range(2)]
+        client.pull("facts@1", tmp_path / "out").result()
+        return made
+
+    assert await calling(service, work) == ["facts@1", "facts@1"]
+    assert config.read_bytes() == before
+    stored = json.loads((tmp_path / "out/checkpoints/hf/adapter_config.json").read_text())
+    assert stored == {**json.loads(before), "base_model_name_or_path": "tiny"}
 
 
 async def test_a_base_that_the_service_has_not_is_named_with_those_it_has(

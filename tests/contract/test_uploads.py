@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from registry.access.actor import Role
 from registry.artifacts.store import BlobStore
@@ -20,6 +21,7 @@ from support.hosted import Hosted
 from support.model_files import change_json, change_tensors
 from support.registry_service import is_problem
 from support.uploads import MIB, Outside, begin, commit, missing, put, send, taking
+from support.waiting import until
 
 UPLOADS = "/v1/groups/facts/uploads"
 NOTES = "checkpoints/hf/notes.txt"
@@ -52,6 +54,17 @@ async def service(tmp_path: Path, outside: Outside) -> AsyncIterator[Hosted]:
 async def client(service: Hosted) -> AsyncIterator[httpx.AsyncClient]:
     async with service.client() as client:
         yield client
+
+
+async def cut_off(service: Hosted, path: str, *headers: str) -> None:
+    """Hang up in the middle of the body."""
+    where = httpx.URL(service.url)
+    _, writer = await asyncio.open_connection(where.host, where.port)
+    said = (*headers, f"Authorization: {service.headers['Authorization']}", "Content-Length: 1000")
+    lines = (f"{path} HTTP/1.1", "Host: x", "Content-Type: application/json", *said, "", "{")
+    writer.write("\r\n".join(lines).encode())
+    await writer.drain()
+    writer.close()
 
 
 async def stored(store: BlobStore) -> list[str]:
@@ -342,7 +355,10 @@ def pickle_it(outside: Outside) -> None:
     ("damage", "said"),
     [
         (drop_a_tensor, "adapter_model.safetensors: lacks an update of model.layers.1"),
-        (name_a_path, "adapter_config.json: base_model_name_or_path is the absolute path"),
+        (
+            name_a_path,
+            "base_model_name_or_path is the absolute path '/root/base'; name the base instead",
+        ),
         (pickle_it, "optimizer.pt: is neither safetensors, JSON nor text"),
     ],
 )
@@ -359,3 +375,28 @@ async def test_the_service_looks_for_itself(
     assert said in is_problem(await commit(client, plan), 422, "invalid")
     assert (await client.get("/v1/groups/facts")).status_code == 404
     assert await stored(service.store) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("PUT {part}", ()),
+        ("PUT {part}", ("Idempotency-Key: k",)),
+        ("POST /v1/groups/facts/versions/1/merge", ("Idempotency-Key: k",)),
+    ],
+)
+async def test_a_client_that_hangs_up_in_its_body_is_one_line_of_the_log(
+    client: httpx.AsyncClient,
+    service: Hosted,
+    outside: Outside,
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+    headers: tuple[str, ...],
+) -> None:
+    _, part = missing(await begin(client, outside))[0]
+    with capture_logs() as lines:
+        await cut_off(service, path.format(part=part["url"]), *headers)
+        await until(lambda: bool(lines))
+        assert (await client.get("/v1/groups")).status_code == 200
+    assert [(line["event"], line["log_level"]) for line in lines] == [("client.left", "info")]
+    assert "Traceback" not in caplog.text
