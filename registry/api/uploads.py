@@ -1,5 +1,6 @@
 """Weights from outside: say what comes, send its parts, commit. Each step may be repeated."""
 
+import asyncio
 from typing import Annotated, Self
 from urllib.parse import quote
 
@@ -171,13 +172,14 @@ async def begin_upload(
     """Answers where each part goes. 200 where the token has an upload already: go on with it."""
     plan, is_new = await _desk(request).begin(actor, group, new.wish)
     response.status_code = 201 if is_new else 200
-    return UploadPlan.of_plan(plan)
+    return await asyncio.to_thread(UploadPlan.of_plan, plan)
 
 
 @router.get("/{upload}")
 async def show_upload(request: Request, actor: Viewer, group: str, upload: str) -> UploadPlan:
     """How far it is: which parts are there, and fresh URLs for those that are not."""
-    return UploadPlan.of_plan(await _desk(request).plan(actor, group, upload))
+    plan = await _desk(request).plan(actor, group, upload)
+    return await asyncio.to_thread(UploadPlan.of_plan, plan)
 
 
 @router.put(

@@ -31,5 +31,5 @@ def is_unicode(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """The same, with what no encoding can carry written out."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """The same, with what no encoding can carry, and no database, written out."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", r"\x00")

@@ -18,6 +18,7 @@ from registry.artifacts.store import BlobStore
 from registry.kit.db import Database
 from registry.kit.errors import Kind, ServiceError
 from registry.kit.tasks import each
+from registry.kit.text import printable
 from registry.kit.trouble import DatabaseTrouble
 from registry.models import service as models
 from registry.models.model import BaseModel
@@ -25,13 +26,18 @@ from registry.packages.errors import WriteCollected
 from registry.packages.model import PackageDraft, PackageKind
 from registry.uploads import service
 from registry.uploads.clearing import clear
-from registry.uploads.errors import UploadFailed, UploadIncomplete
-from registry.uploads.model import Upload, UploadFile, UploadState
+from registry.uploads.errors import CommitBroken, UploadFailed, UploadIncomplete, UploadOver
+from registry.uploads.model import OVER, Upload, UploadFile, UploadState
 from registry.uploads.reading import read_back
 from registry.uploads.validation import Found, examine, fit_base
 
 log = structlog.get_logger()
 _SAY_EVERY_S = 5.0
+
+
+def longest_check_s(size: int) -> float:
+    """Of an upload's bytes, which are all read: five minutes, and ten for each GiB."""
+    return 300 + 600 * size / 2**30
 
 
 class Commit:
@@ -53,27 +59,46 @@ class Commit:
         self._upload = upload
         self._name = name
 
-    async def run(self) -> None:
-        """Raises what went wrong. What can still be repaired leaves the upload open."""
+    async def run(self, *, limit_s: float) -> None:
+        """Raises what went wrong. What is no fault of the content leaves the upload open."""
+        try:
+            await self._run(limit_s)
+        except UploadFailed:
+            raise
+        except asyncio.CancelledError as error:
+            with suppress(UploadOver):
+                await self._release(error)
+            raise
+        except (ServiceError, DatabaseTrouble) as error:
+            await self._release(error)
+            raise
+        except Exception as error:
+            log.exception("upload.broken", upload=self._upload.id)
+            await self._release(error)
+            raise CommitBroken from None
+
+    async def _run(self, limit_s: float) -> None:
         try:
             await self._say_it_is_held()
-            async with self._claim_kept(), self._folder() as folder:
-                await self._finish_files()
-                draft = await self._checked(folder)
-            await self._publish(draft)
-        except UploadIncomplete:
-            await self._release(UploadState.open)
-            raise
+            await self._publish(await self._draft(limit_s))
         except (BadFile, WriteCollected) as error:
             raise await self._failed(error) from None
         except ServiceError as error:
             if error.kind == Kind.invalid:
                 raise await self._failed(error) from None
-            await self._release(UploadState.committing)
             raise
-        except (OSError, DatabaseTrouble, asyncio.CancelledError):
-            await self._release(UploadState.committing)
-            raise
+
+    async def _draft(self, limit_s: float) -> PackageDraft:
+        """A check without an end would hold the upload for ever."""
+        clock = asyncio.timeout(limit_s)
+        try:
+            async with self._claim_kept(), self._folder() as folder, clock:
+                await self._finish_files()
+                return await self._checked(folder)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            raise UploadFailed(f"files: their check took more than {limit_s:g} seconds") from None
 
     async def _finish_files(self) -> None:
         there = {found.key: found.size for found in await self._store.objects(self._upload.prefix)}
@@ -121,18 +146,35 @@ class Commit:
 
     async def _failed(self, error: Exception) -> UploadFailed:
         """What was sent is of no use: it is told and taken away."""
-        reason = str(error)
+        reason = printable(str(error))
         async with self._database.begin() as db:
             upload = await service.require_claim(db, self._actor, self._upload, self._name)
             await service.give_up(db, upload, UploadState.failed, reason)
         log.info("upload.failed", upload=upload.id, reason=reason)
-        await clear(self._database, self._store, upload)
+        await self._clear()
         return UploadFailed(reason)
 
-    async def _release(self, state: UploadState) -> None:
-        """Let whoever asks next go on at once."""
-        async with self._database.begin() as db:
-            await service.release(db, self._actor, self._upload, self._name, state)
+    async def _clear(self) -> None:
+        try:
+            await clear(self._database, self._store, self._upload)
+        except (OSError, ServiceError, DatabaseTrouble) as error:  # the keeper does it again
+            log.warning("upload.not_cleared", upload=self._upload.id, reason=str(error))
+
+    async def _release(self, error: BaseException) -> None:
+        """Let whoever asks next go on at once. Of an upload that was given up meanwhile, what was
+        written since goes too."""
+        log.info("upload.commit_stopped", upload=self._upload.id, reason=printable(str(error)))
+        try:
+            async with self._database.begin() as db:
+                upload = await service.release(
+                    db, self._actor, self._upload, self._name, UploadState.open
+                )
+        except DatabaseTrouble as trouble:  # the claim grows old by itself
+            log.warning("upload.not_released", upload=self._upload.id, reason=str(trouble))
+            return
+        if upload.state in OVER:
+            await self._clear()
+            upload.require_open()
 
     async def _say_it_is_held(self) -> None:
         async with self._database.begin() as db:
@@ -140,7 +182,7 @@ class Commit:
 
     @asynccontextmanager
     async def _claim_kept(self) -> AsyncIterator[None]:
-        """Say from time to time that somebody is still at work."""
+        """Say from time to time that somebody is still at work; stop once the claim is lost."""
 
         async def say() -> None:
             while True:
@@ -148,12 +190,13 @@ class Commit:
                 with suppress(DatabaseTrouble):  # the next one may be heard
                     await self._say_it_is_held()
 
-        saying = asyncio.create_task(say())
         try:
-            yield
-        finally:
-            saying.cancel()
-            await asyncio.gather(saying, return_exceptions=True)
+            async with asyncio.TaskGroup() as group:
+                saying = group.create_task(say())
+                yield
+                saying.cancel()
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
 
     @asynccontextmanager
     async def _folder(self) -> AsyncIterator[Path]:

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
@@ -19,14 +20,13 @@ from registry.kit.db import Database
 from registry.kit.tasks import each
 from registry.uploads import service
 from registry.uploads.clearing import clear
-from registry.uploads.commit import Commit
+from registry.uploads.commit import Commit, longest_check_s
 from registry.uploads.errors import (
     InvalidUpload,
     PartRefused,
-    UploadFileNotFound,
     UploadIncomplete,
 )
-from registry.uploads.model import Limits, Upload, UploadFile, UploadState, UploadWish
+from registry.uploads.model import OVER, Limits, Upload, UploadFile, UploadState, UploadWish
 
 MOST_URLS = 1_000
 """Of one answer: they live for minutes, and there can be thousands of parts."""
@@ -76,7 +76,8 @@ class Desk:
         # Whoever holds such a URL may write, so who may only read gets none.
         plans, left = [], MOST_URLS if actor.role != Role.viewer else 0
         for file, received in await self._received(upload):
-            missing = [n for n in range(1, file.part_count + 1) if n not in set(received)]
+            there = set(received)
+            missing = [n for n in range(1, file.part_count + 1) if n not in there]
             urls = await self._urls(upload, file, missing[:left])
             left -= len(urls or ())
             plans.append(FilePlan(file, received, missing, urls))
@@ -96,24 +97,42 @@ class Desk:
         body: AsyncIterator[bytes],
     ) -> None:
         """Putting one again replaces it. A file of one part is compared with its digest at once."""
-        upload = await self.upload(actor, group, upload_id)
-        upload.require_open()
-        file = next((file for file in upload.files if file.path == path), None)
-        if file is None:
-            raise UploadFileNotFound(upload_id, path)
+        async with self._database.read() as db:
+            upload = await service.require_bare(db, actor, group, upload_id)
+            upload.require_open()
+            file = await service.require_file(db, actor, upload, path)
         if not 1 <= number <= file.part_count:
             raise PartRefused(path, number, f"is not one of 1 to {file.part_count}")
         data = await _read(body, file, number)
-        key = upload.prefix + path
+        try:
+            await self._put(upload.prefix + path, file, number, data)
+        except MultipartNotFound:
+            await self._require_still_open(actor, upload, file)
+            raise
+        await self._require_still_open(actor, upload, file)
+
+    async def _put(self, key: str, file: UploadFile, number: int, data: bytes) -> None:
         if not file.is_large:
             found = hashlib.sha256(data).hexdigest()
             if found != file.sha256:
-                raise PartRefused(path, number, f"has the SHA-256 {found} instead of {file.sha256}")
+                reason = f"has the SHA-256 {found} instead of {file.sha256}"
+                raise PartRefused(file.path, number, reason)
             await self._store.put_bytes(key, data)
         elif file.store_id is None:
-            raise UploadIncomplete(path, [number])
+            raise UploadIncomplete(file.path, [number])
         else:
             await self._store.put_part(key, file.store_id, number, data)
+
+    async def _require_still_open(self, actor: Actor, upload: Upload, file: UploadFile) -> None:
+        """What comes too late is taken away again: whoever cleared the upload did so before."""
+        async with self._database.read() as db:
+            found = await service.require_bare(db, actor, upload.group_name, upload.id)
+        if found.state in OVER:
+            key = upload.prefix + file.path
+            if file.store_id is not None:
+                await self._store.abort_multipart(key, file.store_id)
+            await self._store.delete(key)
+        found.require_open()
 
     async def commit(self, actor: Actor, group: str, upload_id: str, *, wait_s: float) -> Upload:
         """The upload as it is when its commit is over, or after `wait_s`: then ask again."""
@@ -124,7 +143,7 @@ class Desk:
             work = self._commit(actor, group, upload_id)
             running = asyncio.create_task(work, context=Context())
             self._commits[upload_id] = running
-            running.add_done_callback(lambda _: self._commits.pop(upload_id, None))
+            running.add_done_callback(partial(self._is_over, upload_id))
         await asyncio.wait((running,), timeout=wait_s)
         if running.done():
             running.result()
@@ -137,7 +156,7 @@ class Desk:
             raise InvalidUpload("digest", f"is {digest[:80]!r}; the files listed have {found}")
 
     async def abort(self, actor: Actor, group: str, upload_id: str) -> None:
-        """Its parts and objects go with it."""
+        """Its parts and objects go with it, also while its commit runs."""
         async with self._database.begin() as db:
             upload = await service.abort(db, actor, group, upload_id)
         if not upload.is_cleared:
@@ -150,6 +169,12 @@ class Desk:
             commit.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
+    def _is_over(self, upload_id: str, commit: asyncio.Task[None]) -> None:
+        """How it ended is known to the database, also where nobody waits any more."""
+        self._commits.pop(upload_id, None)
+        if not commit.cancelled():
+            commit.exception()
+
     async def _commit(self, actor: Actor, group: str, upload_id: str) -> None:
         name = token_hex(16)
         while not await self._claimed(actor, upload_id, name):
@@ -160,7 +185,8 @@ class Desk:
                 upload.require_open()
             await asyncio.sleep(_LOOK_AGAIN_S)
         upload = await self.upload(actor, group, upload_id)
-        await Commit(self._database, self._store, self._scratch, actor, upload, name).run()
+        work = Commit(self._database, self._store, self._scratch, actor, upload, name)
+        await work.run(limit_s=longest_check_s(upload.size))
 
     async def _claimed(self, actor: Actor, upload_id: str, name: str) -> bool:
         async with self._database.begin() as db:
@@ -169,6 +195,8 @@ class Desk:
     async def _begin_files(self, actor: Actor, upload: Upload) -> None:
         """Every large file has its multipart upload, whose id is recorded before it is used. The
         store may have ended an old one."""
+        if not any(file.is_large for file in upload.files):
+            return
         for file, received in await self._received(upload):
             if not file.is_large or received:
                 continue
@@ -191,13 +219,21 @@ class Desk:
     async def _received(self, upload: Upload) -> list[tuple[UploadFile, list[int]]]:
         there = {found.key: found.size for found in await self._store.objects(upload.prefix)}
 
-        async def one(file: UploadFile) -> tuple[UploadFile, list[int]]:
-            key = upload.prefix + file.path
-            if there.get(key) == file.size:
-                return file, list(range(1, file.part_count + 1))
-            return file, await self._parts(key, file) if file.store_id else []
+        def is_there(file: UploadFile) -> bool:
+            return there.get(upload.prefix + file.path) == file.size
 
-        return await each(upload.files, one)
+        async def begun(file: UploadFile) -> tuple[str, list[int]]:
+            return file.path, await self._parts(upload.prefix + file.path, file)
+
+        asked = [file for file in upload.files if file.store_id and not is_there(file)]
+        parts = dict(await each(asked, begun))
+        return [
+            (
+                file,
+                list(range(1, file.part_count + 1)) if is_there(file) else parts.get(file.path, []),
+            )
+            for file in upload.files
+        ]
 
     async def _parts(self, key: str, file: UploadFile) -> list[int]:
         assert file.store_id is not None

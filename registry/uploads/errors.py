@@ -20,8 +20,8 @@ class InvalidUpload(ServiceError):
 class UploadTokenReused(ServiceError):
     kind = Kind.conflict
 
-    def __init__(self, upload_id: str) -> None:
-        super().__init__(f"token: upload {upload_id} has it already, and is another one")
+    def __init__(self, upload_id: str, field: str) -> None:
+        super().__init__(f"token: upload {upload_id} has it already, with another {field}")
 
 
 class UploadIncomplete(ServiceError):
@@ -70,6 +70,15 @@ class UploadFileNotFound(ServiceError):
 
     def __init__(self, upload_id: str, path: str) -> None:
         super().__init__(f"upload {upload_id} has no file {path!r}")
+
+
+class CommitBroken(ServiceError):
+    """A fault of ours, which is logged. The upload is open again."""
+
+    kind = Kind.internal
+
+    def __init__(self) -> None:
+        super().__init__("unexpected error; the server log has it")
 
 
 class ClaimLost(ServiceError):

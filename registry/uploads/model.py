@@ -25,6 +25,10 @@ class UploadState(StrEnum):
     aborted = "aborted"
 
 
+OVER = (UploadState.failed, UploadState.expired, UploadState.aborted)
+"""They came to nothing."""
+
+
 class Upload(Base):
     """Its id becomes the version's own, so one upload makes one version. `claim` is whoever commits
     it, for as long as `claimed_at` is fresh."""

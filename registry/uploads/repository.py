@@ -7,10 +7,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import selectinload
 
 from registry.kit.names import NAME
-from registry.uploads.model import Upload, UploadFile, UploadState
+from registry.uploads.model import OVER, Upload, UploadFile, UploadState
 
 _ID = re.compile(r"[a-z0-9_]{1,64}")
-OVER = (UploadState.failed, UploadState.expired, UploadState.aborted)
 
 
 class UploadRepository:
@@ -29,6 +28,25 @@ class UploadRepository:
         query = self._whole().where(Upload.group_name == group, Upload.id == upload_id)
         if lock:
             query = query.with_for_update(of=Upload).execution_options(populate_existing=True)
+        return (await self._db.scalars(query)).one_or_none()
+
+    async def bare(self, group: str, upload_id: str) -> Upload | None:
+        """Without its files, of which there may be thousands."""
+        if not NAME.fullmatch(group) or not _ID.fullmatch(upload_id):
+            return None
+        query = self._uploads().where(Upload.group_name == group, Upload.id == upload_id)
+        return (await self._db.scalars(query)).one_or_none()
+
+    async def file(self, upload_id: str, path: str) -> UploadFile | None:
+        query = (
+            select(UploadFile)
+            .join(Upload, Upload.id == UploadFile.upload_id)
+            .where(
+                Upload.account_id == self._account_id,
+                UploadFile.upload_id == upload_id,
+                UploadFile.path == path,
+            )
+        )
         return (await self._db.scalars(query)).one_or_none()
 
     async def by_token(self, group: str, token: str) -> Upload | None:
@@ -67,13 +85,16 @@ class UploadRepository:
         )
         return taken.one_or_none() is not None
 
-    async def refresh_claim(self, upload_id: str, claim: str, *, at: datetime) -> None:
-        await self._db.execute(
+    async def refresh_claim(self, upload_id: str, claim: str, *, at: datetime) -> bool:
+        """Whether `claim` still is who commits it."""
+        refreshed = await self._db.execute(
             update(Upload)
             .where(Upload.id == upload_id, Upload.claim == claim)
-            .values(claimed_at=at),
+            .values(claimed_at=at)
+            .returning(Upload.id),
             execution_options={"synchronize_session": False},
         )
+        return refreshed.one_or_none() is not None
 
     async def record_store_id(self, file: UploadFile, store_id: str) -> bool:
         """Unless somebody else has recorded another one since this file was read."""

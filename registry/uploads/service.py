@@ -13,6 +13,7 @@ from registry.kit.clock import now
 from registry.kit.errors import ServiceError
 from registry.kit.ids import new_id
 from registry.kit.pages import Cursors, Page
+from registry.kit.text import is_unicode
 from registry.models import service as models
 from registry.packages import service as packages
 from registry.packages import writes
@@ -23,16 +24,26 @@ from registry.uploads.checks import check_wish
 from registry.uploads.errors import (
     ClaimLost,
     InvalidUpload,
+    UploadFileNotFound,
     UploadNotFound,
     UploadOver,
     UploadTokenReused,
 )
-from registry.uploads.model import Limits, Upload, UploadFile, UploadState, UploadWish
+from registry.uploads.model import OVER, Limits, Upload, UploadFile, UploadState, UploadWish
 from registry.uploads.repository import UploadKeeper, UploadRepository
 
 CLAIM_S = 15.0
 """Who commits says that it is still there far more often than this."""
 _ROUND = 100
+_SAID = {
+    "digest": "list of files",
+    "kind": "kind",
+    "base_model": "base_model",
+    "parent_id": "parent",
+    "description": "description",
+    "user_metadata": "metadata",
+}
+"""What makes an upload this one, by the names that a caller knows."""
 
 
 async def add(
@@ -40,15 +51,15 @@ async def add(
 ) -> tuple[Upload, bool]:
     """A new upload, or that of the same token; and whether it is new. No group is made yet."""
     check_wish(group, wish, limits)
-    known = await _known(db, actor, group, wish)
+    upload = await _new(db, actor, group, wish, limits)
+    known = await _known(db, actor, upload)
     if known is not None:
         return known, False
-    upload = await _new(db, actor, group, wish, limits)
     try:
         async with db.begin_nested():
             UploadRepository(db, actor.account_id).add(upload)
     except IntegrityError:  # the same push, at the same moment
-        known = await _known(db, actor, group, wish)
+        known = await _known(db, actor, upload)
         if known is None:
             raise
         return known, False
@@ -76,6 +87,23 @@ async def require_upload(
     found = await UploadRepository(db, actor.account_id).upload(group, upload_id, lock=lock)
     if found is None:
         raise UploadNotFound(upload_id)
+    return found
+
+
+async def require_bare(db: AsyncSession, actor: Actor, group: str, upload_id: str) -> Upload:
+    """Without its files."""
+    found = await UploadRepository(db, actor.account_id).bare(group, upload_id)
+    if found is None:
+        raise UploadNotFound(upload_id)
+    return found
+
+
+async def require_file(db: AsyncSession, actor: Actor, upload: Upload, path: str) -> UploadFile:
+    found = None
+    if is_unicode(path) and "\0" not in path:  # PostgreSQL refuses some of what a URL can hold
+        found = await UploadRepository(db, actor.account_id).file(upload.id, path)
+    if found is None:
+        raise UploadFileNotFound(upload.id, path)
     return found
 
 
@@ -110,7 +138,9 @@ async def claim(db: AsyncSession, actor: Actor, upload_id: str, name: str) -> bo
 
 
 async def refresh_claim(db: AsyncSession, actor: Actor, upload: Upload, name: str) -> None:
-    await UploadRepository(db, actor.account_id).refresh_claim(upload.id, name, at=now())
+    repository = UploadRepository(db, actor.account_id)
+    if not await repository.refresh_claim(upload.id, name, at=now()):
+        await require_claim(db, actor, upload, name)
     await announce(db, actor, upload)
 
 
@@ -118,17 +148,20 @@ async def require_claim(db: AsyncSession, actor: Actor, upload: Upload, name: st
     """The upload, locked, if `name` still is who commits it."""
     found = await require_upload(db, actor, upload.group_name, upload.id, lock=True)
     if found.claim != name:
+        if found.state in OVER:
+            found.require_open()
         raise ClaimLost(upload.id)
     return found
 
 
 async def release(
     db: AsyncSession, actor: Actor, upload: Upload, name: str, state: UploadState
-) -> None:
-    """Commit it no more; nothing where somebody else does."""
+) -> Upload:
+    """Commit it no more; nothing where somebody else does. The upload as it is now."""
     found = await require_upload(db, actor, upload.group_name, upload.id, lock=True)
     if found.claim == name:
         found.state, found.claim = state, None
+    return found
 
 
 async def mark_cleared(db: AsyncSession, upload: Upload) -> None:
@@ -146,16 +179,13 @@ async def publish(db: AsyncSession, actor: Actor, upload: Upload, draft: Package
 
 
 async def abort(db: AsyncSession, actor: Actor, group: str, upload_id: str) -> Upload:
-    """Aborting what came to nothing is nothing."""
+    """Until it is a version: a commit that runs finds that it has lost its claim. Aborting what
+    came to nothing is nothing."""
     upload = await require_upload(db, actor, group, upload_id, lock=True)
     match upload.state:
         case UploadState.committed:
             raise UploadOver(upload.id, upload.state, upload.ref)
-        case UploadState.open:
-            await give_up(db, upload, UploadState.aborted)
-        case UploadState.committing:
-            if _is_fresh(upload):
-                upload.require_open()
+        case UploadState.open | UploadState.committing:
             await give_up(db, upload, UploadState.aborted)
     return upload
 
@@ -179,22 +209,19 @@ async def uncleared(db: AsyncSession) -> list[Upload]:
     return list(await UploadKeeper(db).uncleared(limit=_ROUND))
 
 
-def _is_fresh(upload: Upload) -> bool:
-    limit = now() - timedelta(seconds=CLAIM_S)
-    return upload.claim is not None and upload.claimed_at is not None and upload.claimed_at >= limit
-
-
-async def _known(db: AsyncSession, actor: Actor, group: str, wish: UploadWish) -> Upload | None:
-    found = await UploadRepository(db, actor.account_id).by_token(group, wish.token)
-    if found is not None and await _is_deleted(db, actor, found):
+async def _known(db: AsyncSession, actor: Actor, wanted: Upload) -> Upload | None:
+    """The upload that has the token. It says all that is said now, or it is another one."""
+    repository = UploadRepository(db, actor.account_id)
+    found = await repository.by_token(wanted.group_name, str(wanted.token))
+    if found is None:
+        return None
+    if await _is_deleted(db, actor, found):
         found.token = None  # what it made is gone, so the same push makes it anew
         await db.flush()
         return None
-    if found is not None and (found.digest, found.kind) != (
-        manifest_digest(wish.files),
-        wish.kind,
-    ):
-        raise UploadTokenReused(found.id)
+    for name, field in _SAID.items():
+        if getattr(found, name) != getattr(wanted, name):
+            raise UploadTokenReused(found.id, field)
     return found
 
 

@@ -28,3 +28,4 @@ def test_half_a_surrogate_pair_is_found(document: Any, where: str | None) -> Non
 
 def test_what_is_told_of_it_can_be_sent() -> None:
     assert printable("name \ud800: 🗼") == r"name \ud800: 🗼"
+    assert printable("a\0b") == r"a\x00b"

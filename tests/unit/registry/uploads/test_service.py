@@ -99,6 +99,29 @@ async def test_the_same_token_is_the_same_upload(db: AsyncSession, actor: Actor)
         await service.add(db, actor, "facts", a_wish(files=[file(size=3)]), LIMITS)
 
 
+@pytest.mark.parametrize(
+    ("changes", "status", "said"),
+    [
+        ({"description": "another"}, Kind.conflict, "with another description"),
+        ({"metadata": {"k": "v"}}, Kind.conflict, "with another metadata"),
+        ({"base_model": "other"}, Kind.conflict, "with another base_model"),
+        ({"kind": "merged", "files": [file("checkpoints/hf_merged/x")]}, Kind.conflict, "files"),
+        ({"base_model": "nobody"}, Kind.invalid, "base_model: no base model"),
+        ({"parent": "facts@9"}, Kind.invalid, "parent: no package group"),
+    ],
+)
+async def test_a_token_stands_for_all_that_was_said(
+    db: AsyncSession, actor: Actor, changes: dict[str, Any], status: Kind, said: str
+) -> None:
+    info = ModelInfo(Path("/other"), "sha256:01", "Llama", 16, 8, (2,), (FileInfo("x", 1, "00"),))
+    await models.add(db, name="other", inspected=info)
+    first, _ = await service.add(db, actor, "facts", a_wish(), LIMITS)
+    with pytest.raises(ServiceError, match=said) as caught:
+        await service.add(db, actor, "facts", a_wish(**changes), LIMITS)
+    assert caught.value.kind == status
+    assert (await service.add(db, actor, "facts", a_wish(), LIMITS))[0].id == first.id
+
+
 async def test_another_accounts_upload_is_unknown(db: AsyncSession, actor: Actor) -> None:
     upload, _ = await service.add(db, actor, "facts", a_wish(), LIMITS)
     bob = await an_actor(db, "bob")
