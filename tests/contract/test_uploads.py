@@ -335,7 +335,12 @@ def name_a_path(outside: Outside) -> None:
 
 
 def pickle_it(outside: Outside) -> None:
-    torch.save({"o": 1}, outside.path / "optimizer.pt")
+    torch.save({"o": 1}, outside.path / "optimizer.bak")
+
+
+def render_for_ever(outside: Outside) -> None:
+    loop = "{% for a in range(99999) %}"
+    (outside.path / "chat_template.jinja").write_text(loop * 3 + "{% endfor %}" * 3)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +348,8 @@ def pickle_it(outside: Outside) -> None:
     [
         (drop_a_tensor, "adapter_model.safetensors: lacks an update of model.layers.1"),
         (name_a_path, "adapter_config.json: base_model_name_or_path is the absolute path"),
-        (pickle_it, "optimizer.pt: is neither safetensors, JSON nor text"),
+        (render_for_ever, "chat_template.jinja: the chat template does not render"),
+        (pickle_it, "optimizer.bak: is a zip or gzip archive; pickled"),
     ],
 )
 async def test_the_service_looks_for_itself(
