@@ -34,8 +34,8 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 _DEFAULT = "default"
 _SPECIAL_FILE = "special_tokens_map.json"
 _SPECIAL = frozenset(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
-_FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # a template's own
 _ANSWER = "wxyz"
+_LONGEST_END = 1_000  # characters; the first token is wanted
 
 
 class TemplateFailed(Exception):
@@ -65,15 +65,15 @@ class ChatTemplate:
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
             )
-        except (TemplateError, *_FAULTS) as error:
-            raise TemplateFailed(str(error)) from error
+        except Exception as error:  # a template is code, and fails in any way there is
+            raise _failed(error) from error
 
     @cached_property
     def takes_tools(self) -> bool:
         try:
             return "tools" in meta.find_undeclared_variables(_JINJA.parse(self.source))
-        except TemplateError as error:
-            raise TemplateFailed(str(error)) from error
+        except Exception as error:  # nested too deeply, for one
+            raise _failed(error) from error
 
     @cached_property
     def _compiled(self) -> Template:
@@ -119,7 +119,7 @@ def end_of_turn(template: ChatTemplate, tokenizer: "Tokenizer") -> EndToken | No
 
     Asked of the template, since a model's files may claim another.
     """
-    rest = _after_answer(template).lstrip()
+    rest = _after_answer(template).lstrip()[:_LONGEST_END]
     ids = tokenizer.encode(rest, add_special_tokens=False).ids
     if not ids:
         return None
@@ -133,6 +133,9 @@ def _configured(config: Mapping[str, Any]) -> dict[str, str]:
         case list(templates):
             named = [each for each in templates if isinstance(each, dict)]
             complete = [each for each in named if {"name", "template"} <= each.keys()]
+            if not all(isinstance(v, str) for e in complete for v in (e["name"], e["template"])):
+                reason = "chat_template has a name or a template that is not a text"
+                raise BadModel(TOKENIZER_CONFIG, reason)
             return {each["name"]: each["template"] for each in complete}
         case _:
             return {}
@@ -158,6 +161,10 @@ def _read_text(directory: Path, name: str) -> str:
 
 def _read_optional(directory: Path, name: str) -> dict[str, Any]:
     return read_json(directory, name) if (directory / name).is_file() else {}
+
+
+def _failed(error: Exception) -> TemplateFailed:
+    return TemplateFailed(str(error) or type(error).__name__)
 
 
 def _after_answer(template: ChatTemplate) -> str:

@@ -1,19 +1,28 @@
 """What a file may hold: an allow-list by content. A suffix proves nothing."""
 
 import json
-import pickletools
 from pathlib import Path
 from typing import Any
 
 from exporters.base import BadFile
 from exporters.tensor_file import read_header
+from exporters.text_pickle import is_text_pickle
 
 # A SentencePiece model is a protobuf message whose first field, its pieces, has this tag.
 _SENTENCEPIECE_TAG = b"\x0a"
 _SENTENCEPIECE_NAMES = ("tokenizer.model", "spiece.model")
-_RUNS_CODE = frozenset(
-    ("GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD")
+_NEVER = (
+    *(".bin", ".ckpt", ".h5", ".joblib", ".msgpack", ".npy", ".npz"),
+    *(".pickle", ".pkl", ".pt", ".pth"),
+    *(".gz", ".tar", ".zip"),
 )
+_PACKED = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b")  # zip, an empty one, gzip
+
+
+def why_never(name: str) -> str | None:
+    """What is wrong with a file of this name, whatever it holds: some loader would unpickle it."""
+    suffix = next((each for each in _NEVER if name.lower().endswith(each)), None)
+    return suffix and f"is a {suffix} file; pickled and packed files are never stored"
 
 
 def read_content(path: Path) -> Any:
@@ -21,6 +30,8 @@ def read_content(path: Path) -> Any:
 
     Of JSON, what it says; of anything else None.
     """
+    if reason := why_never(path.name):
+        raise BadFile(path.name, reason)
     if path.suffix == ".safetensors":
         read_header(path)
     elif path.name in _SENTENCEPIECE_NAMES:
@@ -37,8 +48,13 @@ def _check_sentencepiece(path: Path) -> None:
 
 
 def _read_text(path: Path) -> Any:
+    data = path.read_bytes()
+    if data.startswith(_PACKED):
+        raise BadFile(
+            path.name, "is a zip or gzip archive; pickled and packed files are never stored"
+        )
     try:
-        text = path.read_bytes().decode()
+        text = data.decode()
     except UnicodeDecodeError:
         raise BadFile(
             path.name, "is neither safetensors, JSON nor text; pickled files are never stored"
@@ -48,15 +64,6 @@ def _read_text(path: Path) -> Any:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
             raise BadFile(path.name, f"is not JSON: {error}") from None
-    if _is_text_pickle(text.encode()):
+    if is_text_pickle(data):
         raise BadFile(path.name, "is a pickle; pickled files are never stored")
     return None
-
-
-def _is_text_pickle(data: bytes) -> bool:
-    """Pickle's oldest protocol is plain ASCII. Listing its steps runs none of them."""
-    try:
-        names = {opcode.name for opcode, _, _ in pickletools.genops(data)}
-    except Exception:  # noqa: BLE001  # bad streams raise many kinds; each means: no pickle
-        return False
-    return not names.isdisjoint(_RUNS_CODE)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from exporters import peft_adapter
-from exporters.base import BadFile, read_json
+from exporters.base import BadFile, OutOfTime, read_json
 from exporters.content import read_content
 from exporters.peft_adapter import AdapterConfig
 from exporters.shards import CONFIG, INDEX, Shards, read_shards
@@ -26,6 +26,7 @@ _TOKENS = frozenset(
     ("added_tokens.json", "special_tokens_map.json", "tokenizer.json", "vocab.json")
 )
 _TOKEN_KEYS = re.compile(r"chat_template|added_tokens_decoder|.*_tokens?")
+_HOLDS_TEXT = (str, dict, list)
 _ABSOLUTE = re.compile(r"(/|~/|file:/|\\\\|[A-Za-z]:[\\/])[^\r\n]+")
 
 
@@ -54,16 +55,18 @@ class Content:
     seed: int = 0
 
 
-def recognise(directory: Path, kind: str | None = None) -> Layout:
+def recognise(directory: Path, kind: str | None = None, *, hidden: bool = False) -> Layout:
     """A version as it was pulled, a PEFT adapter, or a Hugging Face model. `kind` decides between
-    the last two where a directory is both."""
+    the last two where a directory is both. `hidden` files mostly belong to tools, so a layout has
+    them only if it is asked to."""
     if not directory.is_dir():
         raise BadFile(str(directory), "is not a directory")
     if (directory / "checkpoints").is_dir():
-        layout = _version(directory)
+        layout = _version(directory, hidden)
     else:
         part = ADAPTER if _holds_adapter(directory, kind) else MERGED
-        files = {f"{part}/{name}": path for name, path in _files(directory).items()}
+        found = _files(directory, hidden)
+        files = {f"{part}/{name}": path for name, path in found.items()}
         layout = Layout("adapter" if part == ADAPTER else "merged", {part: directory}, files)
     if kind is not None and kind != layout.kind:
         raise BadFile(str(directory), f"holds a version of kind {layout.kind}, not {kind}")
@@ -75,6 +78,11 @@ def examine(layout: Layout) -> Content:
     for name, path in layout.files.items():
         with named(name):
             _refuse_absolute_paths(path.name, read_content(path))
+    return read_headers(layout)
+
+
+def read_headers(layout: Layout) -> Content:
+    """What `examine` gives, of a layout whose files are admitted."""
     adapter = merged = None
     step = seed = 0
     if ADAPTER in layout.parts:
@@ -118,8 +126,8 @@ def _holds_adapter(directory: Path, kind: str | None) -> bool:
     )
 
 
-def _version(directory: Path) -> Layout:
-    files = _files(directory)
+def _version(directory: Path, hidden: bool) -> Layout:
+    files = _files(directory, hidden)
     parts = {part: directory / part for part in (ADAPTER, MERGED, STATE) if _any(files, part)}
     kind = "state" if STATE in parts else "merged" if MERGED in parts else "adapter"
     for name in files:
@@ -134,12 +142,12 @@ def _any(files: Mapping[str, Path], part: str) -> bool:
     return any(name.startswith(f"{part}/") for name in files)
 
 
-def _files(directory: Path) -> dict[str, Path]:
-    """Hidden ones belong to tools, not to weights. A link might lead out of the directory."""
+def _files(directory: Path, hidden: bool) -> dict[str, Path]:
+    """A link might lead out of the directory."""
     found = {}
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory)
-        if any(part.startswith(".") for part in name.parts):
+        if not hidden and any(part.startswith(".") for part in name.parts):
             continue
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise BadFile(name.as_posix(), "is not a plain file; copy what it leads to (cp -rL)")
@@ -152,12 +160,12 @@ def _refuse_absolute_paths(file: str, document: Any) -> None:
     """They mean something on one machine alone, and a loader may follow them on another."""
     if file in _TOKENS:
         return
-    for where, text in _texts(document):
-        if is_absolute(text):
-            shown = text if len(text) <= 80 else f"{text[:80]}..."
-            is_base = (file, where) == (peft_adapter.CONFIG, peft_adapter.BASE)
+    for place in _texts(document):
+        if is_absolute(place.value):
+            shown = place.value if len(place.value) <= 80 else f"{place.value[:80]}..."
+            is_base = (file, place.written) == (peft_adapter.CONFIG, peft_adapter.BASE)
             instead = "name the base instead" if is_base else "write a name instead"
-            raise BadFile(file, f"{where} is the absolute path {shown!r}; {instead}")
+            raise BadFile(file, f"{place.written} is the absolute path {shown!r}; {instead}")
 
 
 def is_absolute(text: str) -> bool:
@@ -165,19 +173,44 @@ def is_absolute(text: str) -> bool:
     return _ABSOLUTE.fullmatch(text) is not None
 
 
-def _texts(document: Any) -> Iterator[tuple[str, str]]:
-    """Every text in a JSON document that is not a token, with its place."""
-    waiting: list[tuple[str, Any]] = [("", document)]
+class _Place(NamedTuple):
+    """A value in a JSON document. Only the place that is told is ever written out: documents have
+    millions of them."""
+
+    value: Any
+    key: str | int = ""
+    inside: "_Place | None" = None
+
+    @property
+    def written(self) -> str:
+        keys, place = [], self
+        while place.inside is not None:
+            key = place.key
+            keys.append(f"[{key}]" if isinstance(key, int) else f".{key}")
+            place = place.inside
+        return "".join(reversed(keys)).lstrip(".") or "it"
+
+
+def _texts(document: Any) -> Iterator[_Place]:
+    """Every text in a JSON document that is not a token."""
+    waiting = [_Place(document)]
     while waiting:
-        where, value = waiting.pop()
-        match value:
+        place = waiting.pop()
+        match place.value:
             case str():
-                yield where or "it", value
-            case dict():
-                kept = [key for key in value if not _TOKEN_KEYS.fullmatch(key)]
-                waiting += [(f"{where}.{key}".lstrip("."), value[key]) for key in kept]
-            case list():
-                waiting += [(f"{where}[{index}]", each) for index, each in enumerate(value)]
+                yield place
+            case dict() as values:
+                waiting += [
+                    _Place(value, key, place)
+                    for key, value in values.items()
+                    if value and isinstance(value, _HOLDS_TEXT) and not _TOKEN_KEYS.fullmatch(key)
+                ]
+            case list() as items:
+                waiting += [
+                    _Place(value, index, place)
+                    for index, value in enumerate(items)
+                    if value and isinstance(value, _HOLDS_TEXT)
+                ]
 
 
 def _refuse_stray(layout: Layout, merged: Shards | None) -> None:
@@ -230,3 +263,6 @@ def named(name: str) -> Iterator[None]:
     except BadFile as error:
         whole = f"{name}{error.file}" if name.endswith("/") else name
         raise BadFile(whole, error.reason) from None
+    except (MemoryError, RecursionError, OutOfTime) as error:
+        reason = f"cannot be checked: {error or 'it takes too much memory'}"
+        raise BadFile(name, reason) from None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TOKENIZER = "tokenizer.json"
+_READ = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +119,13 @@ def check_tied(path: Path, shards: Shards) -> None:
 
 def _tensor_hash(path: Path, shards: Shards, name: str) -> str:
     file, entry = next((f, tensors[name]) for f, tensors in shards.items() if name in tensors)
+    digest, left = hashlib.sha256(), entry.size
     with (path / file).open("rb") as stream:
         stream.seek((path / file).stat().st_size - _data_size(shards[file]) + entry.begin)
-        return hashlib.sha256(stream.read(entry.size)).hexdigest()
+        while piece := stream.read(min(left, _READ)):
+            digest.update(piece)
+            left -= len(piece)
+    return digest.hexdigest()
 
 
 def _data_size(tensors: Mapping[str, TensorEntry]) -> int:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from exporters.content import why_never
 from registry.artifacts.manifest import FileEntry
 from registry.artifacts.names import validate_artifact_name
 from registry.kit.names import NAME, NAME_RULE
@@ -11,7 +12,11 @@ from registry.packages.model import ADAPTER, PackageKind
 from registry.uploads.errors import InvalidUpload
 from registry.uploads.model import Limits, UploadWish
 
-LARGEST_TEXT = 256 * 2**20
+LARGEST_TEXT = 64 * 2**20
+LARGEST_JSON = 4 * 2**20
+"""They are parsed, and templates run: of those no more is taken than a model can want."""
+_PARSED = (".json", ".jinja")
+_LARGE_JSON = ("tokenizer.json", "vocab.json", ".safetensors.index.json")
 LONGEST_TOKEN = 128
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -48,12 +53,22 @@ def _check_file(field: str, file: FileEntry) -> None:
         raise InvalidUpload(
             f"{field}.sha256", f"of {file.path} is not 64 hexadecimal digits in lower case"
         )
-    if not file.path.endswith(".safetensors") and file.size > LARGEST_TEXT:
+    if any(part.startswith(".") for part in file.path.split("/")):
+        raise InvalidUpload(f"{field}.path", f"{file.path} is hidden; hidden files are not stored")
+    if reason := why_never(file.path):
+        raise InvalidUpload(f"{field}.path", f"{file.path} {reason}")
+    limit = _limit(file.path)
+    if limit is not None and file.size > limit:
         raise InvalidUpload(
-            f"{field}.size",
-            f"{file.path} has {file.size} bytes; only .safetensors files may have "
-            f"more than {LARGEST_TEXT}",
+            f"{field}.size", f"{file.path} has {file.size} bytes; it may have {limit} at most"
         )
+
+
+def _limit(path: str) -> int | None:
+    if path.endswith(".safetensors"):
+        return None
+    is_parsed = path.endswith(_PARSED) and not path.endswith(_LARGE_JSON)
+    return LARGEST_JSON if is_parsed else LARGEST_TEXT
 
 
 def _check_places(files: Sequence[FileEntry]) -> None:

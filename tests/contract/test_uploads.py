@@ -347,7 +347,12 @@ def name_a_path(outside: Outside) -> None:
 
 
 def pickle_it(outside: Outside) -> None:
-    torch.save({"o": 1}, outside.path / "optimizer.pt")
+    torch.save({"o": 1}, outside.path / "optimizer.bak")
+
+
+def render_for_ever(outside: Outside) -> None:
+    loop = "{% for a in range(99999) %}"
+    (outside.path / "chat_template.jinja").write_text(loop * 3 + "{% endfor %}" * 3)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +363,8 @@ def pickle_it(outside: Outside) -> None:
             name_a_path,
             "base_model_name_or_path is the absolute path '/root/base'; name the base instead",
         ),
-        (pickle_it, "optimizer.pt: is neither safetensors, JSON nor text"),
+        (render_for_ever, "chat_template.jinja: the chat template does not render"),
+        (pickle_it, "optimizer.bak: is a zip or gzip archive; pickled"),
     ],
 )
 async def test_the_service_looks_for_itself(

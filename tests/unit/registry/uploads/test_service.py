@@ -50,6 +50,9 @@ async def actor(db: AsyncSession) -> Actor:
         ({"files": [file("checkpoints/hf/a\\..\\x")]}, "holds a backslash"),
         ({"files": [file("/etc/passwd")]}, "is absolute"),
         ({"files": [file("ok/./x")]}, "'.' or '..'"),
+        ({"files": [file("checkpoints/hf/.hidden.json")]}, "hf/.hidden.json is hidden"),
+        ({"files": [file("checkpoints/hf/.x/evil")]}, "hf/.x/evil is hidden"),
+        ({"files": [file("checkpoints/hf/model.BIN")]}, "model.BIN is a .bin file"),
         ({"files": [file(), file()]}, "are one name"),
         ({"files": [file(), file("checkpoints/hf/Adapter_config.json")]}, "are one name to some"),
         ({"files": [file("checkpoints/hf/a"), file("checkpoints/hf/a/b")]}, "a file and a folder"),
@@ -78,10 +81,19 @@ async def test_a_wrong_wish_is_refused_by_field(
     assert (await service.uploads(db, actor, "facts")).items == []
 
 
-async def test_a_file_that_is_no_weights_may_not_be_huge(db: AsyncSession, actor: Actor) -> None:
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("generation_config.json", 4), ("chat_template.jinja", 4), ("tokenizer.json", 64)],
+)
+async def test_a_file_that_is_no_weights_may_not_be_huge(
+    db: AsyncSession, actor: Actor, name: str, most: int
+) -> None:
     wide = Limits(part_bytes=8 * 2**20, files=3, bytes=2**60, life_s=60)
-    with pytest.raises(ServiceError, match=r"files\[0\]\.size: .*only \.safetensors"):
-        await service.add(db, actor, "facts", a_wish(files=[file(size=2**30)]), wide)
+    named = file(f"checkpoints/hf/{name}", size=most * 2**20 + 1)
+    with pytest.raises(
+        ServiceError, match=rf"files\[1\]\.size: .*{name} .* {most * 2**20} at most"
+    ):
+        await service.add(db, actor, "facts", a_wish(files=[file(), named]), wide)
 
 
 async def test_a_group_that_could_not_be_is_refused(db: AsyncSession, actor: Actor) -> None:
