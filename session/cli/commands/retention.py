@@ -105,7 +105,19 @@ def apply_policy(
             if not yes and not agreed(f"delete {_words(found['removed'])}?"):
                 raise CommandFailed("nothing is deleted")
             found = service.post_long(path, dry_run=False)
-    show_outcome(f"{_words(found['removed'])} are deleted", found, as_json=as_json)
+        until = _restorable_until(service, group, found["versions"])
+    line = f"{_words(found['removed'])} are deleted"
+    line += f"; they can be restored until {until}" if until else ""
+    show_outcome(line, {**found, "purge_at": until}, as_json=as_json)
+
+
+def _restorable_until(service: Service, group: str, rows: list[dict[str, Any]]) -> str | None:
+    """All have the same grace; the newest was deleted first."""
+    first = next((row["version"] for row in rows if row["action"] == "remove"), None)
+    if first is None:
+        return None
+    until: str = service.get(f"{group_path(group)}/versions/{first}")["purge_at"]
+    return until
 
 
 def _show(found: dict[str, Any], *, as_json: bool) -> None:
