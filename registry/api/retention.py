@@ -72,6 +72,7 @@ class Application(BaseModel):
     policy: PolicyView
     kept: Counted
     removed: Counted
+    warning: str | None = Field(description="What is likely a mistake in the policy.")
     cut: bool = Field(description="One run removes 1,000 versions and tells of 10,000: go on.")
     versions: list[VerdictView] = Field(description="Newest first.")
 
@@ -83,6 +84,7 @@ class Application(BaseModel):
             policy=PolicyView.of(report.policy),
             kept=Counted(versions=report.kept, bytes=report.kept_bytes),
             removed=Counted(versions=report.removed, bytes=report.removed_bytes),
+            warning=report.warning,
             cut=report.is_cut,
             versions=[
                 VerdictView(
@@ -117,9 +119,18 @@ async def clear_policy(actor: Admin, db: Db, group: str) -> None:
 
 @router.post("/apply")
 async def apply_policy(
-    request: Request, actor: Member, grace: Grace, group: str, dry_run: DryRun = False
+    request: Request,
+    actor: Member,
+    grace: Grace,
+    group: str,
+    form: PolicyForm | None = None,
+    dry_run: DryRun = False,
 ) -> Application:
-    """Now, not when the keeper comes by. What is held or aliased stays whatever the rules say."""
+    """Now, not when the keeper comes by. What is held or aliased stays whatever the rules say. A
+    dry run takes a policy to try, which is not set."""
     database: Database = request.app.state.database
-    report = await retention.apply(database, actor, group, at=now(), grace=grace, dry_run=dry_run)
+    tried = form.policy() if form else None
+    report = await retention.apply(
+        database, actor, group, at=now(), grace=grace, dry_run=dry_run, tried=tried
+    )
     return Application.of(report, dry_run=dry_run)

@@ -119,6 +119,9 @@ async def finish_purge(
     return package
 
 
+_NAMED = 5  # of the versions that keep a group from being deleted
+
+
 async def delete_group(db: AsyncSession, actor: Actor, name: str) -> PackageGroup:
     """Of a group that has nothing left but purged versions. Deleting it twice is no error."""
     await service.require_group(db, actor, name)
@@ -126,7 +129,8 @@ async def delete_group(db: AsyncSession, actor: Actor, name: str) -> PackageGrou
     group = await packages.group(name, lock=True)
     assert group is not None  # none is ever removed
     if left := await packages.count_unpurged(group.id):
-        raise GroupNotEmpty(name, versions=left)
+        shown = await packages.unpurged(group.id, limit=_NAMED)
+        raise GroupNotEmpty(name, versions=left, shown=shown)
     if group.deleted_at is None:
         group.deleted_at = now()
         group.revision += 1

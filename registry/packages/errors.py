@@ -195,9 +195,12 @@ class GroupDeleted(ServiceError):
 class GroupNotEmpty(ServiceError):
     kind = Kind.conflict
 
-    def __init__(self, name: str, *, versions: int) -> None:
+    def __init__(self, name: str, *, versions: int, shown: Sequence[int]) -> None:
+        named = ", ".join(f"{name}@{version}" for version in shown)
+        more = ", ..." if versions > len(shown) else ""
         super().__init__(
-            f"group {name!r} is not deleted: {versions} of its versions are not purged"
+            f"group {name!r} is not deleted: {versions} of its versions are not purged: "
+            f"{named}{more}"
         )
 
 

@@ -205,6 +205,14 @@ class PackageRepository:
         )
         return await self._db.scalar(query) or 0
 
+    async def unpurged(self, group_id: str, *, limit: int) -> Sequence[int]:
+        query = select(Package.version).where(
+            Package.account_id == self._account_id,
+            Package.group_id == group_id,
+            Package.purged_at.is_(None),
+        )
+        return (await self._db.scalars(query.order_by(Package.version).limit(limit))).all()
+
     async def holds(self, package_id: str) -> Sequence[PackageHold]:
         oldest_first = (PackageHold.created_at, PackageHold.holder_kind, PackageHold.holder_id)
         query = self._holds().where(PackageHold.package_id == package_id).order_by(*oldest_first)

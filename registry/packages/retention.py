@@ -126,6 +126,7 @@ class Report:
     removed: int = 0
     removed_bytes: int = 0
     is_cut: bool = False
+    warning: str | None = None
 
     def add(self, verdict: Verdict) -> None:
         if verdict.is_kept:
@@ -201,13 +202,19 @@ async def apply(
     grace: timedelta,
     dry_run: bool,
     by: str | None = None,
+    tried: Policy | None = None,
 ) -> Report:
-    """Look at every version, newest first. Slow in a large group, and so in many transactions."""
+    """Look at every version, newest first. Slow in a large group, and so in many transactions.
+    `tried` is a policy to look with instead of the group's: it removes nothing."""
+    if tried is not None and not dry_run:
+        raise InvalidPolicy("body", "a policy is tried with dry_run=true only; else set it first")
     async with database.read() as db:
-        found = await require_policy(db, actor, group_name)
         group = await service.require_group(db, actor, group_name)
+        found = tried or await require_policy(db, actor, group_name)
         marks = await _marks(db, group, found, at=at)
     report = Report(group_name, found)
+    if found.keep_best and not marks.best:
+        report.warning = f"keep_best.metric: no version has {found.keep_best.metric!r}"
     before: int | None = None
     while True:
         async with database.read() as db:

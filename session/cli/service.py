@@ -56,10 +56,10 @@ class Service:
     def delete(self, path: str, **query: Any) -> Any:
         return self._answer("DELETE", path, params=_given(query))
 
-    def post_long(self, path: str, **query: Any) -> Any:
+    def post_long(self, path: str, body: Any = None, **query: Any) -> Any:
         """For what takes as long as it takes."""
         unbounded = httpx.Timeout(None, connect=_CONNECT_S)
-        return self._answer("POST", path, params=_given(query), timeout=unbounded)
+        return self._answer("POST", path, json=body, params=_given(query), timeout=unbounded)
 
     def change(
         self, method: str, path: str, body: Any, *, revision: int | None, **query: Any

@@ -15,11 +15,14 @@ GONE = {**FOUND, "revision": 5, "deleted_at": "2030-01-01T00:00:00Z"}
 GONE["purge_at"] = "2030-01-08T00:00:00Z"
 TWO = "/v1/groups/facts/versions/2"
 PLAN = {
-    **{"group": "facts", "dry_run": True, "cut": False, "policy": {}},
+    **{"group": "facts", "dry_run": True, "cut": False, "policy": {}, "warning": None},
     **{"kept": {"versions": 1, "bytes": 10}, "removed": {"versions": 1, "bytes": 2048}},
     "versions": [
-        {"ref": "facts@2", "size": 10, "action": "keep", "reason": "the last 1"},
-        {"ref": "facts@1", "size": 2048, "action": "remove", "reason": "not kept by: the last 1"},
+        {"ref": "facts@2", "version": 2, "size": 10, "action": "keep", "reason": "the last 1"},
+        {
+            **{"ref": "facts@1", "version": 1, "size": 2048, "action": "remove"},
+            "reason": "not kept by: the last 1",
+        },
     ],
 }
 
@@ -96,7 +99,7 @@ def test_a_dry_run_prints_versions_bytes_and_reasons(
     assert len(scripted_service.asked) == 1
 
 
-@pytest.mark.parametrize(("said", "calls"), [("n", 1), ("y", 2)])
+@pytest.mark.parametrize(("said", "calls"), [("n", 1), ("y", 3)])
 def test_applying_prints_first_and_asks(
     modelyard: Any,
     scripted_service: Scripted,
@@ -106,18 +109,43 @@ def test_applying_prints_first_and_asks(
 ) -> None:
     answers(monkeypatch, said)
     scripted_service.will("POST /v1/groups/facts/retention/apply", PLAN)
+    scripted_service.will("GET /v1/groups/facts/versions/1", GONE)
     ended = modelyard("retention", "apply", "facts", MODELYARD_URL=scripted_service.url)
     assert ended.code == (0 if said == "y" else 1)
     assert "facts@1" in ended.out
+    assert ("restored until 2030-01-08T00:00:00Z" in ended.err) == (said == "y")
     assert len(scripted_service.asked) == calls
 
 
 def test_a_policy_is_sent_as_it_was_asked_for(modelyard: Any, scripted_service: Scripted) -> None:
+    warned = {**PLAN, "warning": "keep_best.metric: no version has 'loss'"}
+    scripted_service.will("POST /v1/groups/facts/retention/apply", warned)
     scripted_service.will("PUT /v1/groups/facts/retention", {})
     words = ("retention", "set", "facts", "--keep-last", "5", "--keep-smallest", "loss")
     ended = modelyard(*words, "--best", "3", MODELYARD_URL=scripted_service.url)
     assert ended.code == 0
-    assert scripted_service.asked[0][1] == (
+    assert ended.err == (
+        "warning: keep_best.metric: no version has 'loss'\n"
+        "facts has a policy: 1 versions (2.0 KiB) will be deleted within a minute\n"
+    )
+    assert scripted_service.asked[1][1] == (
         b'{"keep_last":5,"keep_every":null,'
         b'"keep_best":{"metric":"loss","mode":"min","n":3},"max_age_days":null}'
     )
+
+
+def test_a_policy_is_tried_and_not_set(modelyard: Any, scripted_service: Scripted) -> None:
+    scripted_service.will("POST /v1/groups/facts/retention/apply", PLAN)
+    words = ("retention", "set", "facts", "--keep-last", "1", "--dry-run")
+    ended = modelyard(*words, MODELYARD_URL=scripted_service.url)
+    assert (ended.code, "facts@1" in ended.out) == (0, True)
+    assert [body for _, body in scripted_service.asked] == [
+        b'{"keep_last":1,"keep_every":null,"keep_best":null,"max_age_days":null}'
+    ]
+
+
+def test_deleted_versions_are_listed(modelyard: Any, scripted_service: Scripted) -> None:
+    scripted_service.will("GET /v1/groups/facts/versions", {"data": [GONE], "next_cursor": None})
+    ended = modelyard("versions", "list", "facts", "--deleted", MODELYARD_URL=scripted_service.url)
+    assert (ended.code, ended.err) == (0, "")
+    assert "2030-01-08T00:00:00Z" in ended.out

@@ -56,6 +56,19 @@ async def test_applying_it_tells_versions_bytes_and_reasons_first(demo: Service)
     assert {row["deleted_why"] for row in rows} == {f"retention: {done['versions'][1]['reason']}"}
 
 
+async def test_a_policy_is_tried_before_it_is_set(demo: Service) -> None:
+    absent = {"metric": "accuracy", "mode": "max", "n": 2}
+    policy = {"keep_last": 1, "keep_best": absent}
+    plan = (await demo.client.post(f"{URL}/apply?dry_run=true", json=policy)).json()
+    assert plan["removed"] == {"versions": 3, "bytes": 3 * len(BYTES)}
+    assert plan["warning"] == "keep_best.metric: no version has 'accuracy'"
+    is_problem(await demo.client.get(URL), 404, "not_found")
+    refused = await demo.client.post(f"{URL}/apply", json=policy)
+    assert "dry_run=true" in is_problem(refused, 422, "invalid")
+    rows = (await demo.client.get("/v1/groups/demo/versions")).json()["data"]
+    assert len(rows) == 4
+
+
 @pytest.mark.parametrize(
     ("policy", "field"),
     [

@@ -50,6 +50,9 @@ def set_policy(
     max_age_days: Annotated[
         int | None, typer.Option("--max-age-days", min=1, help="Those that are younger.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would go, and set nothing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Set a group's policy: a version stays if any rule keeps it; the others are deleted."""
@@ -72,9 +75,15 @@ def set_policy(
         "max_age_days": max_age_days,
     }
     with Service.from_environment() as service:
+        plan = service.post_long(f"{_path(group)}/apply", policy, dry_run=True)
+        if dry_run:
+            return _show(plan, as_json=as_json)
         found = service.put(_path(group), policy)
-    line = f"{group} has a policy; see what it removes: modelyard retention apply {group} --dry-run"
-    show_outcome(line, found, as_json=as_json)
+    if plan["warning"]:
+        note(f"warning: {plan['warning']}")
+    line = f"{group} has a policy: {_words(plan['removed'])} will be deleted within a minute"
+    told = {**found, "removes": plan["removed"], "warning": plan["warning"]}
+    show_outcome(line, told, as_json=as_json)
 
 
 @app.command("clear")
@@ -107,7 +116,19 @@ def apply_policy(
             if not yes and not agreed(f"delete {_words(found['removed'])}?"):
                 raise CommandFailed("nothing is deleted")
             found = service.post_long(path, dry_run=False)
-    show_outcome(f"{_words(found['removed'])} are deleted", found, as_json=as_json)
+        until = _restorable_until(service, group, found["versions"])
+    line = f"{_words(found['removed'])} are deleted"
+    line += f"; they can be restored until {until}" if until else ""
+    show_outcome(line, {**found, "purge_at": until}, as_json=as_json)
+
+
+def _restorable_until(service: Service, group: str, rows: list[dict[str, Any]]) -> str | None:
+    """All have the same grace; the newest was deleted first."""
+    first = next((row["version"] for row in rows if row["action"] == "remove"), None)
+    if first is None:
+        return None
+    until: str = service.get(f"{group_path(group)}/versions/{first}")["purge_at"]
+    return until
 
 
 def _show(found: dict[str, Any], *, as_json: bool) -> None:
@@ -117,6 +138,8 @@ def _show(found: dict[str, Any], *, as_json: bool) -> None:
     note(f"to go: {_words(found['removed'])}; to stay: {_words(found['kept'])}")
     if found["cut"]:
         note("there are more than are shown")
+    if found["warning"]:
+        note(f"warning: {found['warning']}")
 
 
 def _words(counted: dict[str, int]) -> str:

@@ -51,6 +51,9 @@ def list_versions(
     ] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Made then or later.")] = None,
     before: Annotated[str | None, typer.Option(metavar="TIME", help="Made earlier.")] = None,
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="Deleted ones only: until purge_at they come back.")
+    ] = False,
     every: Annotated[bool, typer.Option("--all", help="Not only the newest fifty.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -58,7 +61,7 @@ def list_versions(
     path = f"{group_path(group)}/versions"
     wanted = {
         **{"kind": kind, "stage": stage, "approval": approval, "alias": alias, "tag": tag},
-        "text": text,
+        **{"text": text, "deleted": deleted or None},
         "created_after": parse_moment(since).isoformat() if since else None,
         "created_before": parse_moment(before).isoformat() if before else None,
     }
@@ -69,7 +72,8 @@ def list_versions(
             rows, more = service.pages(path, **wanted), False
         else:
             rows, more = service.page(path, **wanted)
-    show_rows(rows, _COLUMNS, as_json=as_json)
+    columns = (*_COLUMNS, "deleted_at", "purge_at", "deleted_why") if deleted else _COLUMNS
+    show_rows(rows, columns, as_json=as_json)
     if more:
         note("older ones are not shown; --all lists them")
 
