@@ -28,6 +28,7 @@ from exporters.shards import CONFIG, HEAD, Shards, embedding_name, read_shards
 CPU_S = 10
 WALL_S = 60
 MEMORY = 2 * 2**30
+_ENDED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _ANSWER = 16 * 2**20
 _AT_ONCE = threading.BoundedSemaphore(2)
 _ROOT = Path(__file__).parents[1]
@@ -59,12 +60,17 @@ def _ask(question: Mapping[str, str], named: str) -> dict[str, Any]:
                 env={**passed, **_SMALL, "PYTHONPATH": str(_ROOT)},
                 timeout=WALL_S,
                 check=True,
+                start_new_session=True,  # Ctrl-C is for us, and we wait
             )
-        except subprocess.SubprocessError:
+        except subprocess.SubprocessError as error:
+            if isinstance(error, subprocess.CalledProcessError) and -error.returncode in _ENDED:
+                raise InterruptedError("a check was ended from outside") from None
             reason = "cannot be checked: that takes too much time or memory"
             raise BadFile(named, reason) from None
         answer.seek(0)
         found: dict[str, Any] = json.loads(answer.read(_ANSWER))
+    if "trouble" in found:  # ours: the disk, say
+        raise OSError(found["trouble"])
     if "refused" in found:
         raise BadFile(*found["refused"])
     return found
@@ -77,6 +83,8 @@ def main() -> None:
         answer = _answer(Path(question["folder"]), question["kind"], question.get("base"))
     except BadFile as error:
         answer = {"refused": [error.file, error.reason]}
+    except OSError as error:
+        answer = {"trouble": str(error)}
     sys.stdout.write(json.dumps(answer))
 
 
