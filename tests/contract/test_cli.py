@@ -145,9 +145,9 @@ def test_a_problem_of_the_service_is_its_detail(modelyard: Any, service: Scripte
 
 
 def test_a_wrong_filter_is_named_as_the_option_is(modelyard: Any, service: Scripted) -> None:
-    service.will("GET /v1/sessions", refusal(422, "query.status: 'x' is no status"))
-    ended = modelyard("sessions", "list", "--status", "x", MODELYARD_URL=service.url)
-    assert ended.err == "modelyard: status: 'x' is no status\n"
+    service.will("GET /v1/groups/facts/versions", refusal(422, "query.tag: 'x' is no tag"))
+    ended = modelyard("versions", "list", "facts", "--tag", "x", MODELYARD_URL=service.url)
+    assert ended.err == "modelyard: tag: 'x' is no tag\n"
 
 
 def test_an_answer_that_is_not_the_services_is_no_traceback(
@@ -315,7 +315,10 @@ def test_an_alias_is_promoted_as_the_version_it_is(modelyard: Any, service: Scri
 
 
 def test_the_lineage_is_a_table(modelyard: Any, service: Scripted) -> None:
-    nodes = [{"ref": f"facts@{n}", "kind": "state", "step": n} for n in (1, 2)]
+    nodes = [
+        {"ref": f"facts@{n}", "kind": "state", "step": n, "deleted_at": None, "purged_at": None}
+        for n in (1, 2)
+    ]
     found = {"root": "facts@2", "nodes": nodes, "edges": [], "cut": True}
     service.will("GET /v1/groups/facts/versions/2/lineage", found)
     ended = modelyard("lineage", "facts@2", MODELYARD_URL=service.url)
