@@ -18,6 +18,7 @@ from exporters.shards import CONFIG, INDEX, Shards, read_shards
 from exporters.tensor_file import TensorEntry, read_header
 
 ADAPTER, MERGED, STATE = "checkpoints/hf", "checkpoints/hf_merged", "state"
+ADAPTER_CONFIG, ADAPTER_BASE = peft_adapter.CONFIG, peft_adapter.BASE
 KINDS = {"adapter": (ADAPTER,), "state": (ADAPTER, STATE), "merged": (ADAPTER, MERGED)}
 _COUNTERS, _OPTIMIZER, _GRADIENT = "state.json", "optimizer.safetensors", "gradient.safetensors"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
