@@ -3,7 +3,7 @@
 import io
 import pickle
 import re
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
@@ -15,7 +15,7 @@ class _RunsCode(Exception):
 class _Inert:
     """Stands for whatever a pickle imports. Using it is what would run code."""
 
-    def __new__(cls, *_: Any, **__: Any) -> NoReturn:  # type: ignore[misc]
+    def __new__(cls, *_: Any, **__: Any) -> Self:
         raise _RunsCode
 
     @classmethod
@@ -23,7 +23,7 @@ class _Inert:
         raise _RunsCode
 
 
-class _Reader(pickle._Unpickler):  # type: ignore[name-defined,misc]
+class _Reader(pickle._Unpickler):
     """The unpickler written in Python, which imports through these alone. A reader of our own would
     differ from the real one somewhere, and what differs is a way past it."""
 
