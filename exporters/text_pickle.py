@@ -3,7 +3,7 @@
 import io
 import pickle
 import re
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
@@ -15,7 +15,7 @@ class _RunsCode(Exception):
 class _Inert:
     """Stands for whatever a pickle imports. Using it is what would run code."""
 
-    def __new__(cls, *_: Any, **__: Any) -> NoReturn:
+    def __new__(cls, *_: Any, **__: Any) -> Self:
         raise _RunsCode
 
     @classmethod
@@ -29,7 +29,7 @@ class _Reader(pickle._Unpickler):
 
     imports = False
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> type[_Inert]:
         if not (_NAME.fullmatch(module) and _NAME.fullmatch(name)):
             raise pickle.UnpicklingError(name)  # prose
         self.imports = True
