@@ -18,6 +18,7 @@ from exporters.shards import CONFIG, INDEX, Shards, read_shards
 from exporters.tensor_file import TensorEntry, read_header
 
 ADAPTER, MERGED, STATE = "checkpoints/hf", "checkpoints/hf_merged", "state"
+ADAPTER_CONFIG, BASE = peft_adapter.CONFIG, peft_adapter.BASE
 KINDS = {"adapter": (ADAPTER,), "state": (ADAPTER, STATE), "merged": (ADAPTER, MERGED)}
 _COUNTERS, _OPTIMIZER, _GRADIENT = "state.json", "optimizer.safetensors", "gradient.safetensors"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -155,7 +156,7 @@ def _refuse_absolute_paths(file: str, document: Any) -> None:
     for where, text in _texts(document):
         if is_absolute(text):
             shown = text if len(text) <= 80 else f"{text[:80]}..."
-            is_base = (file, where) == (peft_adapter.CONFIG, peft_adapter.BASE)
+            is_base = (file, where) == (ADAPTER_CONFIG, BASE)
             instead = "name the base instead" if is_base else "write a name instead"
             raise BadFile(file, f"{where} is the absolute path {shown!r}; {instead}")
 

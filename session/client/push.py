@@ -103,14 +103,14 @@ def _looked_through(wish: Wish, aside: Path) -> tuple[str, Mapping[str, Path], s
 def _naming_base(layout: "Layout", wish: Wish, aside: Path) -> "Layout":
     """PEFT writes where the base lay on the machine of the training. What is sent says its
     registered name instead, in a copy of that one file."""
-    from exporters import directory, peft_adapter
+    from exporters import directory
 
-    name = f"{directory.ADAPTER}/{peft_adapter.CONFIG}"
+    name = f"{directory.ADAPTER}/{directory.ADAPTER_CONFIG}"
     if name not in layout.files:
         return layout
     try:
         said = json.loads(layout.files[name].read_text(encoding="utf-8"))
-        base = said[peft_adapter.BASE]
+        base = said[directory.BASE]
     except (ValueError, RecursionError, KeyError, TypeError):
         return layout  # looked at, and told, with all the other files
     if not isinstance(base, str) or not directory.is_absolute(base):
@@ -118,11 +118,11 @@ def _naming_base(layout: "Layout", wish: Wish, aside: Path) -> "Layout":
     if wish.base_model is None:
         file = layout.files[name].relative_to(wish.directory).as_posix()
         raise InvalidInput(
-            f"{file}: {peft_adapter.BASE} is the absolute path {base[:80]!r}; say which registered "
+            f"{file}: {directory.BASE} is the absolute path {base[:80]!r}; say which registered "
             "base model that is: --base NAME, or base_model= in Python"
         )
-    copy = aside / peft_adapter.CONFIG
-    copy.write_text(json.dumps({**said, peft_adapter.BASE: wish.base_model}, indent=2))
+    copy = aside / directory.ADAPTER_CONFIG
+    copy.write_text(json.dumps({**said, directory.BASE: wish.base_model}, indent=2))
     return replace(layout, files={**layout.files, name: copy})
 
 
