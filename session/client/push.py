@@ -118,8 +118,8 @@ def _naming_base(layout: "Layout", wish: Wish, aside: Path) -> "Layout":
     if wish.base_model is None:
         file = layout.files[name].relative_to(wish.directory).as_posix()
         raise InvalidInput(
-            f"{file}: {directory.ADAPTER_BASE} is the absolute path {base[:80]!r}; say which registered "
-            "base model that is: --base NAME, or base_model= in Python"
+            f"{file}: {directory.ADAPTER_BASE} is the absolute path {base[:80]!r}; say which "
+            "registered base model that is: --base NAME, or base_model= in Python"
         )
     copy = aside / directory.ADAPTER_CONFIG
     copy.write_text(json.dumps({**said, directory.ADAPTER_BASE: wish.base_model}, indent=2))
