@@ -191,16 +191,18 @@ async def test_parts_of_an_upload_whose_process_was_killed_go(
 
 
 async def test_parts_that_a_store_lists_go_without_a_row(yard: Yard) -> None:
-    if not await lists_uploads(yard.store):
-        pytest.skip("this store lists unfinished uploads only under their exact key")
+    """MinIO lists uploads only under their exact key, which no row tells; it ends them by itself
+    after a day."""
+    listed = await lists_uploads(yard.store)
     version = await yard.version()
     prefix = version.prefix.replace(version.id, f"pkg_{'0' * 26}")
     for key in (f"{prefix}{STATE}", f"{prefix}{ADAPTER}", OTHERS[2]):
         upload = await yard.store.begin_multipart(key)
         await yard.store.put_part(key, upload, 1, b"12345")
     assert heaps(await yard.collect(older_than=timedelta(hours=24))) == {}
-    assert heaps(await yard.collect()) == {"uploads": (2, 2, 10)}
-    assert [each.key for each in await yard.store.unfinished("")] == [OTHERS[2]]
+    assert heaps(await yard.collect()) == ({"uploads": (2, 2, 10)} if listed else {})
+    left = [each.key for each in await yard.store.unfinished("")]
+    assert left == ([OTHERS[2]] if listed else [])
 
 
 async def lists_uploads(store: BlobStore) -> bool:
