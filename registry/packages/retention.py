@@ -206,10 +206,10 @@ async def apply(
 ) -> Report:
     """Look at every version, newest first. Slow in a large group, and so in many transactions.
     `tried` is a policy to look with instead of the group's: it removes nothing."""
-    if tried is not None and not dry_run:
-        raise InvalidPolicy("body", "a policy is tried with dry_run=true only; else set it first")
     async with database.read() as db:
         group = await service.require_group(db, actor, group_name)
+        if tried is not None and not dry_run:
+            raise InvalidPolicy("body", "a policy is tried with dry_run=true; else set it first")
         found = tried or await require_policy(db, actor, group_name)
         marks = await _marks(db, group, found, at=at)
     report = Report(group_name, found)
