@@ -115,7 +115,9 @@ def test_a_service_that_is_killed_while_it_commits_goes_on_when_it_is_asked(
 ) -> None:
     home = tmp_path / "home"
     peft_adapter(tiny, tmp_path / "peft")
-    (tmp_path / "peft" / "notes.txt").write_bytes(os.urandom(100 * 2**20).hex().encode())
+    for name in "abcd":  # so much that its commit takes a moment
+        notes = os.urandom(25 * 2**20).hex().encode()
+        (tmp_path / "peft" / f"{name}.txt").write_bytes(notes)
     uploads = "/v1/groups/facts/uploads"
     with serving(home) as service:
         assert modelyard_command(home, "models", "add", "tiny", str(tiny)).returncode == 0
