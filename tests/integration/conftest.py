@@ -1,17 +1,43 @@
 """One real service for all tests of this folder: each works in a group of its own."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import openai
 import pytest
 
 import modelyard
+from registry.kit import migrate
+from registry.kit.db import Database
+from support.migrating import MIGRATIONS
 from support.service import Service, serving
 from support.service import modelyard as command
 from support.tiny import tiny_model
 from support.training import chat_client, connect
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of an empty database of each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite+aiosqlite:///{tmp_path}/home.db"
+    found: str = request.getfixturevalue("postgres_url")
+    return found.replace("postgresql://", "postgresql+psycopg://")
+
+
+@pytest.fixture
+async def migrated_url(empty_url: str) -> str:
+    """Of one with the schema of the migrations."""
+    await migrate.ensure(empty_url, MIGRATIONS)
+    return empty_url
+
+
+@pytest.fixture
+async def migrated(migrated_url: str) -> AsyncIterator[Database]:
+    database = Database.connect(migrated_url)
+    yield database
+    await database.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

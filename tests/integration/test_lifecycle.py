@@ -2,17 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor
-from registry.kit import migrate
 from registry.kit.clock import now
 from registry.kit.db import Database
 from registry.packages import deletion, holds, lineage, moves, service
@@ -28,19 +25,10 @@ from registry.packages.ref import PackageRef
 from registry.packages.repository import Wanted
 from support.packages import LORA, a_draft, a_version, an_actor, published
 
-MIGRATIONS = Path(__file__).parents[2] / "migrations"
 
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
-    url = f"sqlite+aiosqlite:///{tmp_path}/home.db"
-    if request.param == "postgresql":
-        found: str = request.getfixturevalue("postgres_url")
-        url = found.replace("postgresql://", "postgresql+psycopg://")
-    await migrate.ensure(url, MIGRATIONS)
-    database = Database.connect(url)
-    yield database
-    await database.close()
+@pytest.fixture
+def database(migrated: Database) -> Database:
+    return migrated
 
 
 @pytest.fixture

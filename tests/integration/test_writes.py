@@ -1,33 +1,21 @@
 """What is being written is known before its first byte, and published or collected, never both."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor
-from registry.kit import migrate
 from registry.kit.db import Database
 from registry.packages import service, writes
 from registry.packages.errors import AlreadyRegistered, InvalidPackage, WriteCollected
 from registry.packages.model import PackageDraft, PackageWrite
 from support.packages import a_draft, a_version, an_actor
 
-MIGRATIONS = Path(__file__).parents[2] / "migrations"
 
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
-    url = f"sqlite+aiosqlite:///{tmp_path}/home.db"
-    if request.param == "postgresql":
-        found: str = request.getfixturevalue("postgres_url")
-        url = found.replace("postgresql://", "postgresql+psycopg://")
-    await migrate.ensure(url, MIGRATIONS)
-    database = Database.connect(url)
-    yield database
-    await database.close()
+@pytest.fixture
+def database(migrated: Database) -> Database:
+    return migrated
 
 
 @pytest.fixture
