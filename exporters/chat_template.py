@@ -35,6 +35,7 @@ _DEFAULT = "default"
 _SPECIAL_FILE = "special_tokens_map.json"
 _SPECIAL = frozenset(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _ANSWER = "wxyz"
+_LONGEST_TURN = 1_000_000  # characters; real ones write a few thousand
 _LONGEST_END = 1_000  # characters; the first token is wanted
 
 
@@ -172,10 +173,14 @@ def _after_answer(template: ChatTemplate) -> str:
     for content in contents:
         messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": content}]
         try:
-            _, answer, rest = template.render(messages).rpartition(_ANSWER)
+            rendered = template.render(messages)
         except TemplateFailed as error:
             reason = f"the chat template does not render a one-turn conversation: {error}"
             raise BadModel(template.file, reason) from error
+        if len(rendered) > _LONGEST_TURN:
+            reason = f"the chat template makes {len(rendered):,} characters of a one-turn conversation"
+            raise BadModel(template.file, reason)
+        _, answer, rest = rendered.rpartition(_ANSWER)
         if answer:
             return rest
     raise BadModel(template.file, "the chat template leaves out what the assistant said")

@@ -49,13 +49,14 @@ class Download:
                 raise
 
     def _digest(self, partial: Partial, coming: dict[int, Future[None]]) -> str:
-        digest = hashlib.sha256()
-        with partial.path.open("rb") as file:
+        digest, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK))
+        with partial.path.open("rb", buffering=0) as file:
             for start, end in partial.spans:
                 if start in coming:
                     coming.pop(start).result()
-                while file.tell() < end and (data := file.read(min(CHUNK, end - file.tell()))):
-                    digest.update(data)
+                while start < end and (count := file.readinto(buffer[: end - start])):
+                    digest.update(buffer[:count])
+                    start += count
         return digest.hexdigest()
 
     def _fetch(self, partial: Partial, span: Span) -> None:

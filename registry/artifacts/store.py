@@ -9,7 +9,9 @@ from typing import Protocol
 from registry.artifacts.errors import InvalidArtifactName
 from registry.artifacts.names import validate_artifact_name
 
-CHUNK = 2**20
+# Larger pieces would be given back to the system and asked for again, one by one: that costs more
+# time than all the rest.
+CHUNK = 256 * 2**10
 LONGEST_URL_S = 900
 
 Progress = Callable[[int], None]

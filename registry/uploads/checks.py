@@ -21,9 +21,13 @@ LONGEST_TOKEN = 128
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
+def check_group(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise InvalidUpload("group", f"{name[:80]!r} is not {NAME_RULE}")
+
+
 def check_wish(group: str, wish: UploadWish, limits: Limits) -> None:
-    if not NAME.fullmatch(group):
-        raise InvalidUpload("group", f"{group[:80]!r} is not {NAME_RULE}")
+    check_group(group)
     if not 1 <= len(wish.token) <= LONGEST_TOKEN or not wish.token.isprintable():
         raise InvalidUpload("token", f"is not 1 to {LONGEST_TOKEN} printable characters")
     check_description(wish.description)

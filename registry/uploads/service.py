@@ -20,7 +20,7 @@ from registry.packages import writes
 from registry.packages.model import Package, PackageDraft
 from registry.packages.ref import PackageRef
 from registry.packages.service import package_prefix
-from registry.uploads.checks import check_wish
+from registry.uploads.checks import check_group, check_wish
 from registry.uploads.errors import (
     ClaimLost,
     InvalidUpload,
@@ -117,6 +117,7 @@ async def uploads(
     cursor: str | None = None,
 ) -> Page[Upload]:
     """Newest first. A group that is not made yet has them too."""
+    check_group(group)
     cursors = Cursors((str,), ("uploads", group, state))
     position = cursors.read(cursor)
     rows = await UploadRepository(db, actor.account_id).uploads(

@@ -119,7 +119,7 @@ async def test_the_same_token_is_the_same_upload(db: AsyncSession, actor: Actor)
         ({"base_model": "other"}, Kind.conflict, "with another base_model"),
         ({"kind": "merged", "files": [file("checkpoints/hf_merged/x")]}, Kind.conflict, "files"),
         ({"base_model": "nobody"}, Kind.invalid, "base_model: no base model"),
-        ({"parent": "facts@9"}, Kind.invalid, "parent: no package group"),
+        ({"parent": "facts@9"}, Kind.invalid, "parent: no group named 'facts'"),
     ],
 )
 async def test_a_token_stands_for_all_that_was_said(
