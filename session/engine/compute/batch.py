@@ -1,6 +1,6 @@
 """From datums to micro-batches: every check of a user's numbers, and the packing by token count.
 
-Shapes: B sequences, T positions (padded), N real tokens of the batch, K targets a token.
+Shapes: T positions of a sequence, N tokens of the batch, K targets a token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
+    """Its sequences one after another, without padding. Positions count within each of them."""
+
     rows: Sequence[Row]
-    tokens_BT: Tensor
-    real_BT: Tensor  # False at padding
+    tokens_N: Tensor
+    positions_N: Tensor
     inputs_NK: Mapping[str, Tensor]
 
     @property
@@ -50,29 +52,31 @@ def check(base: BaseModel, data: Sequence[Datum], loss: Loss) -> list[Row]:
 
 
 def pack(rows: Sequence[Row], budget: int) -> list[list[Row]]:
-    """Groups of at most `budget` tokens with padding (or of one row), longest first."""
+    """Groups of at most `budget` tokens (or of one row), longest first: each row goes where there
+    is room for it."""
     groups: list[list[Row]] = []
+    left: list[int] = []
     for row in sorted(rows, key=lambda row: -len(row.tokens)):
-        if groups and (len(groups[-1]) + 1) * len(groups[-1][0].tokens) <= budget:
-            groups[-1].append(row)
-        else:
+        size = len(row.tokens)
+        place = next((n for n, room in enumerate(left) if size <= room), None)
+        if place is None:
             groups.append([row])
+            left.append(budget - size)
+        else:
+            groups[place].append(row)
+            left[place] -= size
     return groups
 
 
 def collate(rows: Sequence[Row]) -> Batch:
-    longest = max(len(row.tokens) for row in rows)
-    tokens_BT = np.zeros((len(rows), longest), np.int64)
-    real_BT = np.zeros((len(rows), longest), bool)
-    for line, row in enumerate(rows):
-        tokens_BT[line, : len(row.tokens)] = row.tokens
-        real_BT[line, : len(row.tokens)] = True
+    tokens_N = np.concatenate([row.tokens for row in rows])
+    positions_N = np.concatenate([np.arange(len(row.tokens)) for row in rows])
     targets = max(row.inputs[TARGETS].shape[1] for row in rows)
     inputs_NK = {
         key: torch.from_numpy(np.concatenate([_widen(row.inputs[key], targets) for row in rows]))
         for key in rows[0].inputs
     }
-    return Batch(rows, torch.from_numpy(tokens_BT), torch.from_numpy(real_BT), inputs_NK)
+    return Batch(rows, torch.from_numpy(tokens_N), torch.from_numpy(positions_N), inputs_NK)
 
 
 def check_tokens(base: BaseModel, tokens: Array, where: str) -> npt.NDArray[np.int64]:

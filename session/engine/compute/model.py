@@ -1,10 +1,9 @@
 """A base model in memory: read once in float32, and shared by every adapter on it.
 
-Shapes: B sequences, T positions, D hidden size, V vocabulary.
+Shapes: N tokens of a pass, D hidden size, V vocabulary.
 """
 
 import errno
-import inspect
 import json
 from collections.abc import Mapping
 from functools import cached_property
@@ -15,8 +14,8 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers.cache_utils import DynamicCache
 
+from session.engine.compute.attention import NAME, Plan, Sequences
 from session.engine.compute.lora import LoraLinear, Slot, wrap_linears
 from session.engine.port import BaseRef, EngineError
 
@@ -33,23 +32,18 @@ class BaseModel:
         self.layers: Mapping[str, LoraLinear] = wrap_linears(model, self.slot)
         self._body: nn.Module = model.base_model
         self._head: nn.Module = model.get_output_embeddings()
-        # transformers renamed the argument; 5.0 knows the old name only.
-        names = inspect.signature(self._body.forward).parameters
-        self._cache_name = "cache" if "cache" in names else "past_key_values"
 
-    def hidden(self, tokens_BT: Tensor, cache: DynamicCache | None = None) -> Tensor:
-        """States after the last norm, [B, T, D]. Right padding needs no mask: it is causal."""
-        cached = {} if cache is None else {self._cache_name: cache}
-        output = self._body(input_ids=tokens_BT, use_cache=cache is not None, **cached)
+    def hidden(self, tokens_N: Tensor, positions_N: Tensor, plan: Plan) -> Tensor:
+        """States after the last norm, [N, D]. `positions_N` count within each sequence."""
+        output = self._body(
+            input_ids=tokens_N[None], position_ids=positions_N[None], use_cache=False, plan=plan
+        )
         states: Tensor = output.last_hidden_state
-        return states
+        return states[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         output: Tensor = self._head(hidden)
         return output
-
-    def new_cache(self) -> DynamicCache:
-        return DynamicCache(config=self.config)
 
     @cached_property
     def end_ids(self) -> frozenset[int]:
@@ -93,7 +87,7 @@ def _read(path: Path) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(
         path,
         dtype=torch.float32,
-        attn_implementation="sdpa",
+        attn_implementation=NAME,
         use_safetensors=True,
         local_files_only=True,
         trust_remote_code=False,
@@ -103,9 +97,12 @@ def _read(path: Path) -> Any:
 @torch.no_grad()
 def _require_plain_head(ref: BaseRef, model: Any) -> None:
     """Some architectures cap or scale their logits; we call body and head apart, so refuse them."""
-    tokens_BT = torch.zeros(1, 1, dtype=torch.int64)
-    states = model.base_model(input_ids=tokens_BT, use_cache=False).last_hidden_state
-    ours = model.get_output_embeddings()(states)
-    if not torch.equal(ours, model(input_ids=tokens_BT, use_cache=False).logits):
+    given = {
+        "input_ids": torch.zeros(1, 1, dtype=torch.int64),
+        "use_cache": False,
+        "plan": Sequences([1]),
+    }
+    ours = model.get_output_embeddings()(model.base_model(**given).last_hidden_state)
+    if not torch.equal(ours, model(**given).logits):
         kind = type(model).__name__
         raise EngineError(f"base model {ref.name}: {kind} changes its logits after the head")

@@ -4,15 +4,15 @@ Shapes: N live samples, T prompt positions, D hidden size, V vocabulary.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
 
+from session.engine.compute.attention import Call, attend, over_heads
 from session.engine.compute.batch import check_tokens
 from session.engine.compute.lora import Adapter
 from session.engine.compute.model import BaseModel
@@ -34,6 +34,39 @@ class Sample:
     tokens: list[int] = field(default_factory=list)
 
 
+class Cache:
+    """Keys and values, [n, H, T, E] a layer, of `n` rows of one length: a prompt, then samples."""
+
+    def __init__(self) -> None:
+        self._rows = 1
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def length(self) -> int:
+        return next((key.shape[2] for key, _ in self._layers.values()), 0)
+
+    def attend(self, call: Call) -> Tensor:
+        query, key, value = (self._by_row(each) for each in over_heads(call))
+        if (before := self._layers.get(call.layer)) is not None:
+            key, value = torch.cat((before[0], key), 2), torch.cat((before[1], value), 2)
+        self._layers[call.layer] = (key, value)
+        return attend(query, key, value, call).transpose(1, 2).flatten(0, 1)
+
+    def repeat(self, count: int) -> None:
+        self._each(lambda tensor: tensor.repeat_interleave(count, dim=0))
+        self._rows = count
+
+    def keep(self, lines: Tensor) -> None:
+        self._each(lambda tensor: tensor[lines])
+        self._rows = len(lines)
+
+    def _by_row(self, tensor_HNE: Tensor) -> Tensor:
+        return tensor_HNE.unflatten(1, (self._rows, -1)).transpose(0, 1)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> None:
+        self._layers = {n: (change(k), change(v)) for n, (k, v) in self._layers.items()}
+
+
 def sample(
     base: BaseModel, adapter: Adapter | None, request: SampleRequest, *, chunk_tokens: int
 ) -> Iterator[list[SampleChunk]]:
@@ -41,7 +74,7 @@ def sample(
     prompt = check_request(base, request)
     samples = [Sample(index, _generator(request, index)) for index in range(request.n)]
     if request.max_tokens > 0 or request.prompt_logprobs:
-        cache = base.new_cache()
+        cache = Cache()
         scores: list[Tensor] = []
         for start in range(0, len(prompt), chunk_tokens):
             part = prompt[start : start + chunk_tokens]
@@ -57,7 +90,7 @@ def sample(
         yield [SampleChunk(each.index, stop_reason="length") for each in samples]
         return
     if request.n > 1:
-        cache.batch_repeat_interleave(request.n)
+        cache.repeat(request.n)
         logits_NV = logits_NV.expand(request.n, -1)
     while True:
         chunks = _draw(base, logits_NV, samples, request)
@@ -66,7 +99,7 @@ def sample(
         if not live:
             return
         if len(live) < len(samples):
-            cache.batch_select_indices(torch.tensor(live))
+            cache.keep(torch.tensor(live))
             samples = [samples[line] for line in live]
         logits_NV = _advance(base, adapter, cache, samples)
 
@@ -75,13 +108,14 @@ def sample(
 def _prefill(
     base: BaseModel,
     adapter: Adapter | None,
-    cache: DynamicCache,
+    cache: "Cache",
     part: npt.NDArray[np.int64],
     following: npt.NDArray[np.int64] | None,
 ) -> tuple[Tensor, Tensor]:
     """Logits after the last position, [1, V], and log-probabilities of the following tokens."""
     with base.slot.using(adapter):
-        hidden_TD = base.hidden(torch.from_numpy(part)[None], cache)[0]
+        positions = torch.arange(len(part)) + cache.length
+        hidden_TD = base.hidden(torch.from_numpy(part), positions, cache)
         last_NV = base.logits(hidden_TD[-1:])
         if following is None:
             return last_NV, torch.empty(0)
@@ -92,11 +126,12 @@ def _prefill(
 
 @torch.no_grad()
 def _advance(
-    base: BaseModel, adapter: Adapter | None, cache: DynamicCache, samples: list[Sample]
+    base: BaseModel, adapter: Adapter | None, cache: "Cache", samples: list[Sample]
 ) -> Tensor:
-    last_N1 = torch.tensor([[each.tokens[-1]] for each in samples])
+    last_N = torch.tensor([each.tokens[-1] for each in samples])
+    positions_N = torch.full_like(last_N, cache.length)
     with base.slot.using(adapter):
-        return base.logits(base.hidden(last_N1, cache)[:, -1])
+        return base.logits(base.hidden(last_N, positions_N, cache))
 
 
 @torch.no_grad()

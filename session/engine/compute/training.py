@@ -1,6 +1,6 @@
 """A model in training: immutable, so that the reference held by a save or a sample is a snapshot.
 
-Shapes: B sequences, T positions, N real tokens of the batch, K targets a token, D hidden size.
+Shapes: N tokens of the batch, K targets a token, D hidden size.
 """
 
 import math
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from session.engine.compute.attention import Sequences
 from session.engine.compute.batch import TARGETS, Batch
 from session.engine.compute.lora import Adapter, Tensors, map_tensors
 from session.engine.compute.losses import FORMULAS
@@ -71,7 +72,8 @@ def run_batch(
         adapter, tensors=map_tensors(lambda t: t.detach().requires_grad_(), adapter.tensors)
     )
     with base.slot.using(leaves):
-        hidden_ND = base.hidden(batch.tokens_BT)[batch.real_BT]
+        plan = Sequences(batch.lengths)
+        hidden_ND = base.hidden(batch.tokens_N, batch.positions_N, plan)
         logprobs_NK = _target_logprobs(base, hidden_ND, batch.inputs_NK[TARGETS])
     terms_NK = FORMULAS[loss].terms(logprobs_NK, batch.inputs_NK, config)
     sums = [each.sum() for each in torch.split(terms_NK, batch.lengths)]

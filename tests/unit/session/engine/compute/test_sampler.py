@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from session.engine.compute import weights
+from session.engine.compute.attention import Sequences
 from session.engine.compute.engine import Compute
 from session.engine.compute.model import BaseModel
 from session.engine.compute.sampler import _has_stop_string, filter_logprobs
@@ -115,7 +116,11 @@ def test_a_temperature_divides_the_logits(compute: Compute, ref: BaseRef) -> Non
     (plain,) = sample(compute, ref, temperature=0.0, max_tokens=1)
     base = compute.model("m").base
     with torch.no_grad(), base.slot.using(compute.weights("m")):
-        logits = base.logits(base.hidden(torch.from_numpy(PROMPT)[None]))[0, -1]
+        logits = base.logits(
+            base.hidden(
+                torch.from_numpy(PROMPT), torch.arange(len(PROMPT)), Sequences([len(PROMPT)])
+            )
+        )[-1]
     expected = (logits / 0.5).log_softmax(-1)[found.tokens[0]]
     assert found.logprobs[0] == pytest.approx(float(expected), abs=1e-4)
     assert plain.logprobs[0] == pytest.approx(float(logits.log_softmax(-1).max()), abs=1e-4)

@@ -1,0 +1,119 @@
+"""The attention of every forward pass: tokens of many sequences side by side, each sequence for
+itself, with no padding between them.
+
+transformers computes all of a model but this: its attention interface hands over query, key and
+value, and the pass's `Plan` says which tokens belong together.
+
+Shapes: N tokens of the pass, H query heads, G key-value heads, E values a head.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+NAME = "modelyard"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one layer asks. `window` is how many positions back a token sees, itself included;
+    `sinks_H` are logits that take their share of each softmax and bring nothing."""
+
+    layer: int
+    query_HNE: Tensor
+    key_GNE: Tensor
+    value_GNE: Tensor
+    scaling: float
+    window: int | None = None
+    sinks_H: Tensor | None = None
+
+
+class Plan(Protocol):
+    """Which tokens of a pass belong together, and what they see beside each other."""
+
+    def attend(self, call: Call) -> Tensor:
+        """What each token gathers, [N, H, E]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Whole sequences from their first token on, one after another; `lengths` sum up to N."""
+
+    lengths: Sequence[int]
+
+    def attend(self, call: Call) -> Tensor:
+        lengths = list(self.lengths)
+        pieces = zip(*(each.split(lengths, dim=1) for each in over_heads(call)), strict=True)
+        whole = [attend(q[None], k[None], v[None], call)[0] for q, k, v in pieces]
+        return torch.cat(whole, dim=1).transpose(0, 1)
+
+
+def over_heads(call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value with as many heads each: some share a key and a value."""
+    repeats = call.query_HNE.shape[0] // call.key_GNE.shape[0]
+    key_HNE = call.key_GNE.repeat_interleave(repeats, dim=0)
+    value_HNE = call.value_GNE.repeat_interleave(repeats, dim=0)
+    return call.query_HNE, key_HNE, value_HNE
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
+    """The last T of S positions look back over all S: query [.., H, T, E], key and value
+    [.., H, S, E]."""
+    count, seen = query.shape[-2], key.shape[-2]
+    if call.sinks_H is not None:
+        return _attend_with_sinks(query, key, value, call)
+    if count == 1 and (call.window is None or seen <= call.window):
+        return F.scaled_dot_product_attention(query, key, value, scale=call.scaling)
+    if count == seen and (call.window is None or seen <= call.window):
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=call.scaling)
+    mask_TS = _visible(count, seen, call.window, query.device)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask_TS, scale=call.scaling)
+
+
+def _attend_with_sinks(query: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
+    assert call.sinks_H is not None
+    count, seen = query.shape[-2], key.shape[-2]
+    scores = (query @ key.transpose(-1, -2) * call.scaling).float()
+    hidden_TS = ~_visible(count, seen, call.window, query.device)
+    scores = scores.masked_fill(hidden_TS, -torch.inf)
+    sinks = call.sinks_H.float().view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+    shares = torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
+    return shares.to(value.dtype) @ value
+
+
+def _visible(count: int, seen: int, window: int | None, device: torch.device) -> Tensor:
+    """[T, S]: a token sees itself and what came before, as far as the window reaches."""
+    distance_TS = torch.arange(seen - count, seen, device=device)[:, None] - torch.arange(
+        seen, device=device
+    )
+    visible_TS = distance_TS >= 0
+    return visible_TS if window is None else visible_TS & (distance_TS < window)
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    plan: Plan,
+    scaling: float,
+    sliding_window: int | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The shape of transformers' attention functions: [1, H, N, E] in, [1, N, H, E] out."""
+    layer: Any = module.layer_idx
+    call = Call(layer, query[0], key[0], value[0], scaling, sliding_window, s_aux)
+    return plan.attend(call)[None], None
+
+
+# No mask function stands beside it, so transformers makes no mask: the plan knows.
+AttentionInterface.register(NAME, _attend)
