@@ -178,7 +178,9 @@ def _after_answer(template: ChatTemplate) -> str:
             reason = f"the chat template does not render a one-turn conversation: {error}"
             raise BadModel(template.file, reason) from error
         if len(rendered) > _LONGEST_TURN:
-            reason = f"the chat template makes {len(rendered):,} characters of a one-turn conversation"
+            reason = (
+                f"the chat template makes {len(rendered):,} characters of a one-turn conversation"
+            )
             raise BadModel(template.file, reason)
         _, answer, rest = rendered.rpartition(_ANSWER)
         if answer:

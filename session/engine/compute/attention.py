@@ -49,7 +49,7 @@ class Sequences:
 
     def attend(self, call: Call) -> Tensor:
         lengths = list(self.lengths)
-        pieces = zip(*(each.split(lengths, dim=1) for each in over_heads(call)), strict=True)
+        pieces = zip(*(torch.split(each, lengths, dim=1) for each in over_heads(call)), strict=True)
         whole = [attend(q[None], k[None], v[None], call)[0] for q, k, v in pieces]
         return torch.cat(whole, dim=1).transpose(0, 1)
 

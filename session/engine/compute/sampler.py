@@ -61,7 +61,9 @@ class Cache:
         self._rows = len(lines)
 
     def _by_row(self, tensor_HNE: Tensor) -> Tensor:
-        return tensor_HNE.unflatten(1, (self._rows, -1)).transpose(0, 1)
+        return tensor_HNE.reshape(len(tensor_HNE), self._rows, -1, tensor_HNE.shape[-1]).transpose(
+            0, 1
+        )
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
         self._layers = {n: (change(k), change(v)) for n, (k, v) in self._layers.items()}
