@@ -14,7 +14,7 @@ from session.engine.compute.lora import Adapter, new_adapter
 from session.engine.compute.losses import complete_config
 from session.engine.compute.model import BaseModel, load_base
 from session.engine.compute.optim import check_params
-from session.engine.compute.training import Training, backward, run_batch
+from session.engine.compute.training import Training, run_batch
 from session.engine.port import (
     AdamParams,
     BaseRef,
@@ -53,7 +53,10 @@ class Compute:
         base, adapter = training.base, training.adapter
         complete = complete_config(loss, config)
         for rows in pack(check(base, data, loss), self._micro_batch_tokens):
-            yield run_batch(base, adapter, collate(rows), loss=loss, config=complete)[0]
+            batch = collate(rows)
+            yield run_batch(base, adapter, batch, loss=loss, config=complete, with_gradient=False)[
+                0
+            ]
 
     def forward_backward(
         self, model_id: str, data: Sequence[Datum], loss: Loss, config: Mapping[str, float]
@@ -65,10 +68,11 @@ class Compute:
         complete = complete_config(loss, config)
         after = training
         for rows in pack(check(base, data, loss), self._micro_batch_tokens):
-            results, total, leaves = run_batch(
-                base, adapter, collate(rows), loss=loss, config=complete
+            batch = collate(rows)
+            results, gradient = run_batch(
+                base, adapter, batch, loss=loss, config=complete, with_gradient=True
             )
-            after = after.plus_gradient(backward(base, total, leaves))
+            after = after.plus_gradient(gradient)
             yield results
         self.model(model_id)  # raises where it was dropped meanwhile
         self._models[model_id] = after

@@ -1,12 +1,13 @@
 """Our own LoRA: layers that add whatever adapter is in use, and adapters that never change.
 
-Shapes: I input features, O output features, R rank.
+Shapes: N rows, I input features, O output features, R rank.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
@@ -48,6 +49,31 @@ class Slot:
             self.adapter = previous
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What an adapter adds to one linear layer."""
+
+    a_RI: Tensor
+    b_OR: Tensor
+    scaling: float
+
+    def down(self, x_NI: Tensor) -> Tensor:
+        """(alpha / rank) A x, [N, R], in the adapter's own precision."""
+        return F.linear(x_NI.to(self.a_RI.dtype), self.a_RI) * self.scaling
+
+    def add(self, y_NO: Tensor, down_NR: Tensor) -> Tensor:
+        """y + B down, rounded once to the type of y; y itself may be overwritten."""
+        return y_NO.to(self.b_OR.dtype).addmm_(down_NR, self.b_OR.t()).to(y_NO.dtype)
+
+    def pull_back(
+        self, x_NI: Tensor, down_NR: Tensor, slopes_NO: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients by `down` (times the scaling), A and B, where `slopes_NO` is that by y."""
+        slopes_NO = slopes_NO.to(self.b_OR.dtype)
+        by_down_NR = (slopes_NO @ self.b_OR).mul_(self.scaling)
+        return by_down_NR, by_down_NR.t() @ x_NI.to(self.a_RI.dtype), slopes_NO.t() @ down_NR
+
+
 class LoraLinear(nn.Module):
     """y = W x + (alpha / rank) B A x, exactly W x where the adapter in use does not name it."""
 
@@ -58,18 +84,53 @@ class LoraLinear(nn.Module):
         self.a_name, self.b_name = tensor_key(name, "A"), tensor_key(name, "B")
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.linear(x)
+        pair = self.pair
+        if pair is None:
+            y: Tensor = self.linear(x)
+            return y
+        x_NI = x.reshape(-1, x.shape[-1])
+        y_NO: Tensor = _Adapted.apply(  # type: ignore[no-untyped-call]  # torch's
+            x_NI, self.linear, pair.a_RI, pair.b_OR, pair.scaling
+        )
+        return y_NO.view(*x.shape[:-1], self.linear.out_features)
+
+    @property
+    def pair(self) -> Pair | None:
+        """Of the adapter in use, where that names this layer."""
         adapter = self.slot.adapter
         if adapter is None or self.a_name not in adapter.tensors:
-            return y
-        a_RI, b_OR = adapter.tensors[self.a_name], adapter.tensors[self.b_name]
-        return y + F.linear(F.linear(x, a_RI), b_OR) * adapter.scaling
+            return None
+        return Pair(adapter.tensors[self.a_name], adapter.tensors[self.b_name], adapter.scaling)
 
     def shapes(self, rank: int) -> dict[str, tuple[int, int]]:
         return {
             self.a_name: (rank, self.linear.in_features),
             self.b_name: (self.linear.out_features, rank),
         }
+
+
+class _Adapted(torch.autograd.Function):
+    """A linear layer with its adapter. Written out, it keeps x once, makes no copy of y, and adds
+    both parts of the gradient by x in place; autograd would do each of these apart."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_NI: Tensor, linear: nn.Linear, a_RI: Tensor, b_OR: Tensor, scaling: float
+    ) -> Tensor:
+        pair = Pair(a_RI, b_OR, scaling)
+        down_NR = pair.down(x_NI)
+        ctx.linear, ctx.scaling = linear, scaling
+        ctx.save_for_backward(x_NI, down_NR, a_RI, b_OR)
+        return pair.add(linear(x_NI), down_NR)
+
+    @staticmethod
+    def backward(ctx: Any, slopes_NO: Tensor) -> tuple[Tensor | None, ...]:
+        x_NI, down_NR, a_RI, b_OR = ctx.saved_tensors
+        by_down_NR, by_a, by_b = Pair(a_RI, b_OR, ctx.scaling).pull_back(x_NI, down_NR, slopes_NO)
+        by_x_NI = slopes_NO @ ctx.linear.weight if ctx.needs_input_grad[0] else None
+        if by_x_NI is not None:
+            by_x_NI = by_x_NI.to(a_RI.dtype).addmm_(by_down_NR, a_RI).to(x_NI.dtype)
+        return by_x_NI, None, by_a, by_b, None
 
 
 def wrap_linears(model: nn.Module, slot: Slot) -> dict[str, LoraLinear]:

@@ -31,7 +31,7 @@ class BaseModel:
         self.slot = Slot()
         self.layers: Mapping[str, LoraLinear] = wrap_linears(model, self.slot)
         self._body: nn.Module = model.base_model
-        self._head: nn.Module = model.get_output_embeddings()
+        self.head: LoraLinear = model.get_output_embeddings()
 
     def hidden(self, tokens_N: Tensor, positions_N: Tensor, plan: Plan) -> Tensor:
         """States after the last norm, [N, D]. `positions_N` count within each sequence."""
@@ -42,7 +42,7 @@ class BaseModel:
         return states[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        output: Tensor = self._head(hidden)
+        output: Tensor = self.head(hidden)
         return output
 
     @cached_property

@@ -9,18 +9,15 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from session.engine.compute.attention import Sequences
-from session.engine.compute.batch import TARGETS, Batch
+from session.engine.compute.batch import Batch
+from session.engine.compute.head import Scored, score
 from session.engine.compute.lora import Adapter, Tensors, map_tensors
 from session.engine.compute.losses import FORMULAS
 from session.engine.compute.model import BaseModel
 from session.engine.compute.optim import Moments, adamw_step
 from session.engine.port import AdamParams, EngineError, LoraConfig, Loss, LossOutput, StepResult
-
-# Rows of [tokens, vocabulary] that exist at once; more are recomputed in the backward pass.
-HEAD_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +58,15 @@ class Training:
 
 
 def run_batch(
-    base: BaseModel, adapter: Adapter, batch: Batch, *, loss: Loss, config: Mapping[str, float]
-) -> tuple[dict[int, LossOutput], Tensor, Adapter]:
-    """Results by datum, the sum to differentiate, and the leaves to differentiate it by.
+    base: BaseModel,
+    adapter: Adapter,
+    batch: Batch,
+    *,
+    loss: Loss,
+    config: Mapping[str, float],
+    with_gradient: bool,
+) -> tuple[dict[int, LossOutput], dict[str, Tensor]]:
+    """Results by datum, and the gradient of their sum; none where it is not asked for.
 
     `forward` builds the graph too and drops it: without one, torch may pick other kernels, and the
     two would no longer agree to the last bit.
@@ -72,36 +75,42 @@ def run_batch(
         adapter, tensors=map_tensors(lambda t: t.detach().requires_grad_(), adapter.tensors)
     )
     with base.slot.using(leaves):
-        plan = Sequences(batch.lengths)
-        hidden_ND = base.hidden(batch.tokens_N, batch.positions_N, plan)
-        logprobs_NK = _target_logprobs(base, hidden_ND, batch.inputs_NK[TARGETS])
-    terms_NK = FORMULAS[loss].terms(logprobs_NK, batch.inputs_NK, config)
-    sums = [each.sum() for each in torch.split(terms_NK, batch.lengths)]
-    scores = torch.split(logprobs_NK.detach(), batch.lengths)
-    results = {
-        row.index: _output(row.index, row.flat, float(total.detach()), score)
-        for row, total, score in zip(batch.rows, sums, scores, strict=True)
-    }
-    return results, torch.stack(sums).sum(), leaves
-
-
-def backward(base: BaseModel, total: Tensor, leaves: Adapter) -> dict[str, Tensor]:
-    # The recomputed part of the head runs in here, so it needs the adapter again.
-    with base.slot.using(leaves):
-        gradients = torch.autograd.grad(
-            total, list(leaves.tensors.values()), materialize_grads=True
+        hidden_ND = base.hidden(batch.tokens_N, batch.positions_N, Sequences(batch.lengths))
+        scored = score(
+            base.head,
+            hidden_ND.detach(),
+            batch.inputs_NK,
+            lambda logprobs, inputs: FORMULAS[loss].terms(logprobs, inputs, config),
+            with_slopes=with_gradient,
         )
-    return dict(zip(leaves.tensors, gradients, strict=True))
+        results = _outputs(batch, scored)
+        if not with_gradient:
+            return results, {}
+        return results, _gradient(hidden_ND, leaves, scored)
 
 
-def _target_logprobs(base: BaseModel, hidden_ND: Tensor, targets_NK: Tensor) -> Tensor:
-    def chunk(hidden_ND: Tensor, targets_NK: Tensor) -> Tensor:
-        return base.logits(hidden_ND).log_softmax(-1).gather(-1, targets_NK)
+def _gradient(hidden_ND: Tensor, leaves: Adapter, scored: Scored) -> dict[str, Tensor]:
+    """By every tensor of the adapter: what the head has found, and the rest through the body."""
+    names = [name for name in leaves.tensors if name not in scored.head]
+    if not names:
+        return dict(scored.head)
+    found = torch.autograd.grad(
+        hidden_ND,
+        [leaves.tensors[name] for name in names],
+        scored.slopes_ND,
+        materialize_grads=True,
+    )
+    both = dict(zip(names, found, strict=True)) | dict(scored.head)
+    return {name: both[name] for name in leaves.tensors}
 
-    if len(hidden_ND) <= HEAD_ROWS:
-        return chunk(hidden_ND, targets_NK)
-    pieces = zip(torch.split(hidden_ND, HEAD_ROWS), torch.split(targets_NK, HEAD_ROWS), strict=True)
-    return torch.cat([checkpoint(chunk, *piece, use_reentrant=False) for piece in pieces])
+
+def _outputs(batch: Batch, scored: Scored) -> dict[int, LossOutput]:
+    sums = torch.stack([each.sum() for each in torch.split(scored.terms_NK, batch.lengths)])
+    scores = torch.split(scored.logprobs_NK.cpu(), batch.lengths)
+    return {
+        row.index: _output(row.index, row.flat, total, score)
+        for row, total, score in zip(batch.rows, sums.tolist(), scores, strict=True)
+    }
 
 
 def _output(index: int, flat: bool, loss: float, scores_TK: Tensor) -> LossOutput:
