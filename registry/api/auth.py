@@ -1,6 +1,6 @@
 """Who is asking, on every route: a route that does not say who may call it does not start."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Request
@@ -13,6 +13,7 @@ from registry.access.actor import Actor, Role
 from registry.access.errors import TokenMissing
 from registry.api import idempotency
 from registry.kit.db import Database
+from registry.kit.errors import Kind, ServiceError
 
 PUBLIC = frozenset(
     ("/healthz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json", "/docs-files")
@@ -36,6 +37,7 @@ def _at_least(role: Role) -> Callable[..., Awaitable[Actor]]:
         request: Request, actor: Annotated[Actor, Depends(_authenticated)]
     ) -> Actor:
         service.require_role(actor, role)
+        _require_known_parameters(request)
         await idempotency.claim(request, actor)
         return actor
 
@@ -48,6 +50,20 @@ _PERMISSIONS: Mapping[object, Role] = dict(zip((_viewer, _member, _admin), Role,
 Viewer = Annotated[Actor, Depends(_viewer)]
 Member = Annotated[Actor, Depends(_member)]
 Admin = Annotated[Actor, Depends(_admin)]
+
+
+_PAGING = frozenset(("limit", "cursor"))
+"""Every list may be asked in pages, also one that is short and always answers whole."""
+
+
+class UnknownParameter(ServiceError):
+    """A filter with a slip in its name would answer with everything."""
+
+    kind = Kind.invalid
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        there = ", ".join(sorted(known)) or "none"
+        super().__init__(f"{name[:80]}: no query parameter of this call (it has {there})")
 
 
 class UnguardedRoutes(RuntimeError):
@@ -73,6 +89,19 @@ def permissions(app: FastAPI) -> dict[tuple[str, str], Role]:
         if (role := _role(getattr(route, "dependant", None))) is not None
         for method in route.methods or ()
     }
+
+
+def _require_known_parameters(request: Request) -> None:
+    if request.query_params:
+        known = _query_names(request.scope["route"].dependant)
+        for name in request.query_params:
+            if name not in known | _PAGING:
+                raise UnknownParameter(name, known)
+
+
+def _query_names(dependant: Dependant) -> set[str]:
+    nested = (_query_names(each) for each in dependant.dependencies)
+    return {field.alias for field in dependant.query_params}.union(*nested)
 
 
 def _role(dependant: Dependant | None) -> Role | None:

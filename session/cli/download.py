@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -13,7 +12,6 @@ from session.cli.output import Interrupted
 from session.cli.references import Reference
 from session.cli.service import Service
 from session.client.config import from_environment
-from session.client.future import APIFuture
 from session.client.service import ServiceClient
 
 
@@ -22,21 +20,21 @@ def download(service: Service, reference: Reference, directory: Path) -> int:
     files = service.get(f"{reference.path}/files")["data"]
     config = from_environment(by_argument=False)
     with ServiceClient(config.url, config.api_key) as client, bar(str(reference)) as progress:
-        pulled = client.pull(str(reference), directory, progress=progress)
         try:
-            with resumable(pulled):
-                pulled.result()
+            with resumable(client):
+                client.pull(str(reference), directory, progress=progress).result()
         except OSError as error:
             raise CommandFailed(f"it cannot be written: {error}") from None
     return len(files)
 
 
 @contextmanager
-def resumable(future: APIFuture[Any]) -> Iterator[None]:
+def resumable(client: ServiceClient) -> Iterator[None]:
+    """For a call that the next run of the command goes on with."""
     try:
         yield
     except KeyboardInterrupt:
-        future.forget()  # closing the client would call it lost
+        client.give_up()  # closing it would call this lost
         raise Interrupted("run the same command again to go on where it was") from None
 
 

@@ -29,6 +29,9 @@ class Calls:
         future.add_done_callback(self._ended)
         return APIFuture(future, partial(self._kept.pop, future, None))
 
+    def give_up(self) -> None:
+        self._kept.clear()
+
     def wait(self, patience_s: float) -> None:
         """Until every call has ended, or none has for so long."""
         say_at = time.monotonic() + _SAY_AFTER_S

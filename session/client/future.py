@@ -33,10 +33,6 @@ class APIFuture(Generic[T]):
     def done(self) -> bool:
         return self._future.done()
 
-    def forget(self) -> None:
-        """Whoever made it gives it up: `close()` neither waits for it nor speaks of it."""
-        self._seen()
-
     def __await__(self) -> Generator[Any, None, T]:
         # Shielded: a cancelled awaiter must not cancel what others may still wait for.
         try:

@@ -244,7 +244,10 @@ class _Push:
                 return "its address has expired"
             data = await asyncio.to_thread(self._read, file, part)
             if part.url.startswith("/"):
-                await self._connection.put(part.url, data)
+                try:
+                    await self._connection.put(part.url, data)
+                except ConflictError as error:  # the same push elsewhere has come to its commit
+                    return str(error)
             elif reason := await self._put(part.url, data):
                 return reason
         self._has_met = True

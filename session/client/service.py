@@ -340,6 +340,10 @@ class ServiceClient:
         """Tokens counted so far, in all or for one session, by id or name."""
         return self._run(registry.used(self._connection, checks.optional_text("session", session)))
 
+    def give_up(self) -> None:
+        """Every call that has no result yet: `close` neither waits for those nor speaks of them."""
+        self._connection.background.calls.give_up()
+
     def close(self, wait: bool = True) -> None:
         """Without `wait`, calls that have no result yet end with ClientClosed.
 

@@ -78,6 +78,16 @@ async def test_versions_are_filtered_by_kind(service: Service) -> None:
     assert "kind" in is_problem(wrong, 422, "invalid")
 
 
+async def test_a_query_parameter_that_a_call_lacks_is_named(service: Service) -> None:
+    await service.publish()
+    slip = await service.client.get("/v1/groups/demo/versions?kinds=merged")
+    said = is_problem(slip, 422, "invalid")
+    assert said.startswith("kinds: ")
+    assert "kind," in said
+    none = await service.client.get("/v1/groups/demo?deep=1")
+    assert "deep: " in is_problem(none, 422, "invalid")
+
+
 async def test_a_cursor_of_other_filters_is_malformed(service: Service) -> None:
     for _ in range(2):
         await service.publish()

@@ -222,6 +222,19 @@ async def test_a_commit_whose_process_died_goes_on_when_it_is_asked_for(
     assert (await commit(client, plan)).json()["version"] == "facts@1"
 
 
+async def test_an_upload_begun_again_by_key_says_what_is_missing_now(
+    client: httpx.AsyncClient, outside: Outside
+) -> None:
+    key, form = {"Idempotency-Key": "k1"}, outside.request()
+    first = await client.post(UPLOADS, json=form, headers=key)
+    await send(client, outside, first.json())
+    again = await client.post(UPLOADS, json=form, headers=key)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert "Idempotent-Replayed" not in again.headers
+    assert again.json()["id"] == first.json()["id"]
+    assert missing(again.json()) == []
+
+
 async def test_a_commit_that_runs_elsewhere_is_waited_for(
     service: Hosted, client: httpx.AsyncClient, outside: Outside
 ) -> None:

@@ -45,8 +45,12 @@ def push(
     if parent is not None:
         parent = _known(parent)
     config = from_environment(by_argument=False)
-    with ServiceClient(config.url, config.api_key) as client, bar(str(directory)) as progress:
-        pushed = client.push(
+    with (
+        ServiceClient(config.url, config.api_key) as client,
+        bar(str(directory)) as progress,
+        resumable(client),
+    ):
+        made = client.push(
             directory,
             group,
             base_model=base,
@@ -55,9 +59,7 @@ def push(
             metadata=said,
             parent=parent,
             progress=progress,
-        )
-        with resumable(pushed):
-            made = pushed.result()
+        ).result()
     if as_json:
         show_outcome(
             "", {"version": made.ref, "kind": made.kind, "digest": made.digest}, as_json=True

@@ -33,7 +33,7 @@ def application() -> FastAPI:
     app.add_middleware(IdempotencyKeys)
 
     @app.post("/{what}")
-    async def change(actor: Viewer, db: Db, what: str) -> Any:
+    async def change(actor: Viewer, db: Db, what: str, x: int = 0) -> Any:
         runs.append(what)
         match what:
             case "bug":
