@@ -126,6 +126,12 @@ async def restored(connection: Connection, ref: str, why: str) -> VersionInfo:
     )
 
 
+async def purged(connection: Connection, ref: str) -> VersionInfo:
+    found = await version(connection, ref)
+    path = f"{version_path(found.ref)}/purge"
+    return await connection.change("POST", path, None, VersionInfo, revision=found.revision)
+
+
 async def verified(connection: Connection, ref: str) -> Verification:
     return await connection.post_long(f"{version_path(ref)}/verify", Verification)
 

@@ -209,6 +209,10 @@ class ServiceClient:
         """Bring a deleted version back, if its files are not purged yet."""
         return self._run(registry.restored(self._connection, ref, why))
 
+    def purge_version(self, ref: str) -> VersionInfo:
+        """Remove the files of a deleted version now, and for good. Takes an admin's token."""
+        return self._run(registry.purged(self._connection, ref))
+
     def hold_version(self, ref: str, why: str = "") -> HoldInfo:
         """Keep a version from being deleted, until you release it."""
         path = f"{registry.version_path(self.get_version(ref).ref)}/hold"

@@ -203,7 +203,7 @@ def test_a_download_is_verified_and_not_repeated(
     service.will("GET /v1/groups/facts/versions/2", TOLD)
     service.will(FILES, {"data": [FILE]})
     service.will(f"{FILES}/{FILE['path']}", Response(b"bytes"))
-    command = ("versions", "download", "facts@2", str(tmp_path / "out"))
+    command = ("pull", "facts@2", str(tmp_path / "out"))
     assert modelyard(*command, MODELYARD_URL=service.url).code == 0
     assert (tmp_path / "out" / "checkpoints" / "hf" / "a b.bin").read_bytes() == b"bytes"
     asked = len(service.asked)
@@ -221,7 +221,7 @@ def test_a_download_that_is_wrong_leaves_nothing(
     service.will("GET /v1/groups/facts/versions/2", TOLD)
     service.will(FILES, {"data": [{**FILE, "path": path}]})
     service.will(f"{FILES}/{path}", Response(body))
-    words = ("versions", "download", "facts", "2", str(tmp_path / "out"))
+    words = ("pull", "facts@2", str(tmp_path / "out"))
     ended = modelyard(*words, MODELYARD_URL=service.url)
     assert ended.code == 1
     assert reason in ended.err

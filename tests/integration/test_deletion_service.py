@@ -1,6 +1,7 @@
 """Deleting versions as users do it: the client, the command line, real processes."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,23 @@ def test_what_a_live_session_began_from_stays_until_it_is_stopped(
         client.create_training_client_from_state(first)
     assert client.restore_version(first).deleted_at is None
     assert [each.ref for each in client.list_versions(group)] == [first]
+
+
+def test_a_purged_version_is_a_tombstone_without_files(
+    client: modelyard.ServiceClient, training: modelyard.TrainingClient, tmp_path: Path
+) -> None:
+    first = training.save_state().result().ref
+    training.stop()
+    with pytest.raises(modelyard.ConflictError):
+        client.purge_version(first)
+    client.delete_version(first)
+    purged = client.purge_version(first)
+    assert purged.purged_at is not None
+    assert purged.freed == purged.size
+    with pytest.raises(modelyard.ConflictError):
+        client.pull(first, tmp_path / "out").result()
+    with pytest.raises(modelyard.ConflictError):
+        client.restore_version(first)
 
 
 def test_what_a_deployment_serves_stays(

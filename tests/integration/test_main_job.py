@@ -238,7 +238,7 @@ def test_a_damaged_file_is_never_delivered(
     content = bytearray(stored.read_bytes())
     content[-1] ^= 1
     stored.write_bytes(content)
-    done = command(service.home, "versions", "download", saved.ref, str(tmp_path / "damaged"))
+    done = command(service.home, "pull", saved.ref, str(tmp_path / "damaged"))
     assert done.returncode != 0
     assert not list((tmp_path / "damaged").rglob("adapter_model.safetensors"))
     with pytest.raises(modelyard.ModelyardError):

@@ -50,9 +50,7 @@ def test_a_service_trains_saves_resumes_and_promotes_on_a_bucket(
         assert promoted.returncode == 0, promoted.stderr
         with chat_client(service) as chat:
             assert isinstance(ask(chat, "tiny-live"), str)
-        fetched = modelyard(
-            home, "versions", "download", "g1@1", str(tmp_path / "out"), settings=settings
-        )
+        fetched = modelyard(home, "pull", "g1@1", str(tmp_path / "out"), settings=settings)
         assert fetched.returncode == 0, fetched.stderr
         assert len(get(service, "/v1/groups/g1/versions")["data"]) == 2
         assert service.stop(signal.SIGTERM) == 0

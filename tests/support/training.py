@@ -91,7 +91,7 @@ def step(
 
 def download(service: Service, ref: str, folder: Path) -> Path:
     """Every file of a version, as the command line fetches and checks them."""
-    done = command(service.home, "versions", "download", ref, str(folder))
+    done = command(service.home, "pull", ref, str(folder))
     assert done.returncode == 0, done.stderr
     return folder
 

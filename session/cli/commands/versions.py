@@ -1,11 +1,9 @@
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from session.cli import completion
 from session.cli.choices import Approval, Kind, Stage
-from session.cli.download import download
 from session.cli.errors import CommandFailed
 from session.cli.expiry import now, parse_expiry, parse_moment
 from session.cli.output import AsJson, note, say, show_fields, show_outcome, show_rows, waiting
@@ -155,22 +153,6 @@ def list_files(group: Written, version: Number = None, as_json: AsJson = False) 
     with Service.from_environment() as service:
         rows = service.get(f"{reference.path}/files")["data"]
     show_rows(rows, ("path", "size", "sha256"), as_json=as_json)
-
-
-@app.command("download", no_args_is_help=True)
-def download_version(
-    words: Annotated[list[str], typer.Argument(metavar="GROUP@VERSION DIR", show_default=False)],
-    as_json: AsJson = False,
-) -> None:
-    """Download a version's files into DIR, each checked against its digest."""
-    if not 2 <= len(words) <= 3:
-        raise typer.BadParameter("give GROUP@VERSION and a directory")
-    *written, directory = words
-    reference = parse_reference(*written)
-    with Service.from_environment() as service:
-        count = download(service, reference, Path(directory))
-    found = {"version": str(reference), "files": count, "directory": directory}
-    show_outcome(f"{reference}: {count} files in {directory}", found, as_json=as_json)
 
 
 def show(
