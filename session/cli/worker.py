@@ -32,7 +32,11 @@ async def _work(settings: Settings) -> None:
     await make_ready(settings)
     database = open_database(settings)
     engine = LocalEngine(
-        micro_batch_tokens=settings.engine.micro_batch_tokens, threads=settings.engine.threads
+        micro_batch_tokens=settings.engine.micro_batch_tokens,
+        activation_bytes=settings.engine.activation_bytes,
+        dtype=settings.engine.dtype,
+        device=settings.engine.device,
+        threads=settings.engine.threads,
     )
     store = open_store(settings)
     context = Context(new_id("wrk"), database, store, engine, scratch_path(settings))

@@ -20,6 +20,7 @@ _REQUIRED: Mapping[str, Sequence[str]] = {
     "importance_sampling": _SAMPLED,
     "ppo": _SAMPLED,
     "cispo": _SAMPLED,
+    "dro": _SAMPLED,
 }
 
 

@@ -39,18 +39,32 @@ T = TypeVar("T")
 class LocalEngine:
     """Building one imports torch; importing this module does not."""
 
-    def __init__(self, *, micro_batch_tokens: int = 512, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        micro_batch_tokens: int = 512,
+        activation_bytes: int = 2 * 2**30,
+        dtype: str = "float32",
+        device: str = "cpu",
+        threads: int | None = None,
+    ) -> None:
         import torch
 
-        from session.engine.compute import weights
+        from session.engine.compute import memory, weights
         from session.engine.compute.engine import Compute
 
         def start() -> None:
             if threads is not None:
                 torch.set_num_threads(threads)  # of the thread that calls it
 
-        self._compute = Compute(micro_batch_tokens=micro_batch_tokens)
+        self._compute = Compute(
+            micro_batch_tokens=micro_batch_tokens,
+            activation_bytes=activation_bytes,
+            dtype=dtype,
+            device=device,
+        )
         self._write = weights.write
+        self._is_out_of_memory = memory.is_out_of_memory
         self._thread = ThreadPoolExecutor(1, "engine", initializer=start)
         self._saves: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -127,18 +141,11 @@ class LocalEngine:
         self._require_open()
         try:
             return job()
-        except MemoryError as error:
-            raise EngineError("out of memory") from error
-        except RuntimeError as error:
-            if not _is_out_of_memory(error):
+        except (MemoryError, RuntimeError) as error:
+            if not self._is_out_of_memory(error):
                 raise
             raise EngineError("out of memory") from error
 
     def _require_open(self) -> None:
         if self._closed:
             raise EngineError("the engine is closed")
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    """torch has a class for it on accelerators; its CPU allocator only has words."""
-    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)

@@ -70,12 +70,14 @@ class Loss(StrEnum):
     importance_sampling = "importance_sampling"
     ppo = "ppo"
     cispo = "cispo"
+    dro = "dro"
 
 
 @dataclass(frozen=True, slots=True)
 class Datum:
     """One sequence. `tokens` is `[T]`; `inputs` hold `[T]` arrays (`target_tokens` int64, the rest
-    float32), already shifted: position t predicts `inputs["target_tokens"][t]`."""
+    float32), already shifted: position t predicts `inputs["target_tokens"][t]`. `cross_entropy`
+    also takes K targets a token, `[T, K]`."""
 
     tokens: Tokens
     inputs: Mapping[str, npt.NDArray[np.generic]]
@@ -83,7 +85,8 @@ class Datum:
 
 @dataclass(frozen=True, slots=True)
 class LossOutput:
-    """`loss` is this datum's sum over tokens; `logprobs` is `[T]`, of the targets, untempered."""
+    """`loss` is this datum's sum over tokens; `logprobs` are those of the targets, untempered, in
+    their shape."""
 
     loss: float
     logprobs: Floats

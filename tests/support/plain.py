@@ -11,6 +11,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from session.engine.port import Loss
 
+BETA = 0.1
+
+
+def config_of(loss: Loss) -> dict[str, float]:
+    """What the loss has no default for."""
+    return {"beta": BETA} if loss is Loss.dro else {}
+
 
 def plain_terms(loss: Loss, logprobs: Tensor, inputs: Mapping[str, Any]) -> Tensor:
     """One term a token."""
@@ -23,6 +30,8 @@ def plain_terms(loss: Loss, logprobs: Tensor, inputs: Mapping[str, Any]) -> Tens
         return -w * ratio * advantages
     if loss is Loss.ppo:
         return -w * torch.min(ratio * advantages, ratio.clip(0.8, 1.2) * advantages)
+    if loss is Loss.dro:
+        return -w * (advantages * logprobs - BETA / 2 * (logprobs - given["logprobs"]) ** 2)
     return -w * ratio.detach().clip(0.0, 4.0) * advantages * logprobs
 
 

@@ -22,7 +22,8 @@ NAME = "modelyard"
 @dataclass(frozen=True, slots=True)
 class Call:
     """What one layer asks. `window` is how many positions back a token sees, itself included;
-    `sinks_H` are logits that take their share of each softmax and bring nothing."""
+    `sinks_H` are logits that take their share of each softmax and bring nothing; `softcap` bounds
+    the scores, as softcap tanh(score / softcap)."""
 
     layer: int
     query_HNE: Tensor
@@ -31,6 +32,7 @@ class Call:
     scaling: float
     window: int | None = None
     sinks_H: Tensor | None = None
+    softcap: float | None = None
 
 
 class Plan(Protocol):
@@ -66,8 +68,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
     """The last T of S positions look back over all S: query [.., H, T, E], key and value
     [.., H, S, E]."""
     count, seen = query.shape[-2], key.shape[-2]
-    if call.sinks_H is not None:
-        return _attend_with_sinks(query, key, value, call)
+    if call.sinks_H is not None or call.softcap is not None:
+        return _attend_in_full(query, key, value, call)
     if count == 1 and (call.window is None or seen <= call.window):
         return F.scaled_dot_product_attention(query, key, value, scale=call.scaling)
     if count == seen and (call.window is None or seen <= call.window):
@@ -76,13 +78,18 @@ def attend(query: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask_TS, scale=call.scaling)
 
 
-def _attend_with_sinks(query: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
-    assert call.sinks_H is not None
+def _attend_in_full(query: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
+    """What torch's own attention has no argument for, with all scores in memory."""
     count, seen = query.shape[-2], key.shape[-2]
-    scores = (query @ key.transpose(-1, -2) * call.scaling).float()
+    scores = query @ key.transpose(-1, -2) * call.scaling
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if call.softcap is not None:
+        scores = call.softcap * torch.tanh(scores / call.softcap)
     hidden_TS = ~_visible(count, seen, call.window, query.device)
     scores = scores.masked_fill(hidden_TS, -torch.inf)
-    sinks = call.sinks_H.float().view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+    if call.sinks_H is None:
+        return scores.softmax(-1).to(value.dtype) @ value
+    sinks = call.sinks_H.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
     shares = torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
     return shares.to(value.dtype) @ value
 
@@ -107,11 +114,12 @@ def _attend(
     scaling: float,
     sliding_window: int | None = None,
     s_aux: Tensor | None = None,
+    softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """The shape of transformers' attention functions: [1, H, N, E] in, [1, N, H, E] out."""
     layer: Any = module.layer_idx
-    call = Call(layer, query[0], key[0], value[0], scaling, sliding_window, s_aux)
+    call = Call(layer, query[0], key[0], value[0], scaling, sliding_window, s_aux, softcap)
     return plan.attend(call)[None], None
 
 

@@ -68,15 +68,16 @@ def pack(rows: Sequence[Row], budget: int) -> list[list[Row]]:
     return groups
 
 
-def collate(rows: Sequence[Row]) -> Batch:
+def collate(rows: Sequence[Row], base: BaseModel) -> Batch:
+    """On the base's device, floats in its precision."""
     tokens_N = np.concatenate([row.tokens for row in rows])
     positions_N = np.concatenate([np.arange(len(row.tokens)) for row in rows])
     targets = max(row.inputs[TARGETS].shape[1] for row in rows)
     inputs_NK = {
-        key: torch.from_numpy(np.concatenate([_widen(row.inputs[key], targets) for row in rows]))
+        key: _move(base, np.concatenate([_widen(row.inputs[key], targets) for row in rows]))
         for key in rows[0].inputs
     }
-    return Batch(rows, torch.from_numpy(tokens_N), torch.from_numpy(positions_N), inputs_NK)
+    return Batch(rows, _move(base, tokens_N), _move(base, positions_N), inputs_NK)
 
 
 def check_tokens(base: BaseModel, tokens: Array, where: str) -> npt.NDArray[np.int64]:
@@ -151,6 +152,15 @@ def _check_floats(where: str, array: Array) -> npt.NDArray[np.float32]:
         place = np.argwhere(wrong)[0]
         raise EngineError(f"{where}{_subscript(place)} is {floats[tuple(place)]}")
     return floats
+
+
+def _move(base: BaseModel, array: Array) -> Tensor:
+    tensor = torch.from_numpy(array)
+    if tensor.is_floating_point():
+        tensor = tensor.to(base.precision)
+    if base.device.type == "cuda":
+        return tensor.pin_memory().to(base.device, non_blocking=True)
+    return tensor.to(base.device)
 
 
 def _widen(array: Array, targets: int) -> Array:

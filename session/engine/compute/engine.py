@@ -8,13 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from session.engine.compute import sampler, weights
 from session.engine.compute.batch import check, collate, pack
 from session.engine.compute.lora import Adapter, new_adapter
 from session.engine.compute.losses import complete_config
+from session.engine.compute.memory import sizes_in_memory_errors
 from session.engine.compute.model import BaseModel, load_base
 from session.engine.compute.optim import check_params
-from session.engine.compute.training import Training, run_batch
+from session.engine.compute.training import Training, add_into, run_batch
 from session.engine.port import (
     AdamParams,
     BaseRef,
@@ -34,8 +38,18 @@ Results = dict[int, LossOutput]
 
 
 class Compute:
-    def __init__(self, *, micro_batch_tokens: int) -> None:
+    def __init__(
+        self,
+        *,
+        micro_batch_tokens: int,
+        activation_bytes: int = 2 * 2**30,
+        dtype: str = "float32",
+        device: str = "cpu",
+    ) -> None:
         self._micro_batch_tokens = micro_batch_tokens
+        self._activation_bytes = activation_bytes
+        self._dtype: torch.dtype = getattr(torch, dtype)
+        self._device = device
         self._bases: dict[str, BaseModel] = {}
         self._models: dict[str, Training] = {}
         self._adapters: dict[str, Adapter] = {}
@@ -44,19 +58,15 @@ class Compute:
         if model_id in self._models:
             raise EngineError(f"model {model_id!r} exists already")
         loaded = self._base(base)
-        self._models[model_id] = Training.fresh(loaded, lora, new_adapter(loaded.layers, lora))
+        adapter = new_adapter(loaded.layers, lora, dtype=loaded.precision, device=loaded.device)
+        self._models[model_id] = Training.fresh(loaded, lora, adapter)
 
     def forward(
         self, model_id: str, data: Sequence[Datum], loss: Loss, config: Mapping[str, float]
     ) -> Iterator[Results]:
         training = self.model(model_id)
-        base, adapter = training.base, training.adapter
-        complete = complete_config(loss, config)
-        for rows in pack(check(base, data, loss), self._micro_batch_tokens):
-            batch = collate(rows)
-            yield run_batch(base, adapter, batch, loss=loss, config=complete, with_gradient=False)[
-                0
-            ]
+        for results, _ in self._passes(training, data, loss, config, with_gradient=False):
+            yield results
 
     def forward_backward(
         self, model_id: str, data: Sequence[Datum], loss: Loss, config: Mapping[str, float]
@@ -64,18 +74,38 @@ class Compute:
         """Poisoned from the first turn to the last: whatever ends it early leaves it so."""
         training = self.model(model_id)
         self._models[model_id] = replace(training, poisoned=True)
-        base, adapter = training.base, training.adapter
-        complete = complete_config(loss, config)
-        after = training
-        for rows in pack(check(base, data, loss), self._micro_batch_tokens):
-            batch = collate(rows)
-            results, gradient = run_batch(
-                base, adapter, batch, loss=loss, config=complete, with_gradient=True
-            )
-            after = after.plus_gradient(gradient)
+        gradient: dict[str, Tensor] = {}
+        for results, found in self._passes(training, data, loss, config, with_gradient=True):
+            add_into(gradient, found)
             yield results
         self.model(model_id)  # raises where it was dropped meanwhile
-        self._models[model_id] = after
+        self._models[model_id] = training.plus_gradient(gradient)
+
+    def _passes(
+        self,
+        training: Training,
+        data: Sequence[Datum],
+        loss: Loss,
+        config: Mapping[str, float],
+        *,
+        with_gradient: bool,
+    ) -> Iterator[tuple[Results, dict[str, Tensor]]]:
+        base, complete = training.base, complete_config(loss, config)
+        for rows in pack(check(base, data, loss), self._micro_batch_tokens):
+            keep = sum(len(row.tokens) for row in rows) * base.activation_bytes
+            with (
+                sizes_in_memory_errors(rows),
+                base.recompute.on(when=keep > self._activation_bytes),
+            ):
+                found = run_batch(
+                    base,
+                    training.adapter,
+                    collate(rows, base),
+                    loss=loss,
+                    config=complete,
+                    with_gradient=with_gradient,
+                )
+            yield found
 
     def optim_step(self, model_id: str, params: AdamParams) -> StepResult:
         training = self.model(model_id)
@@ -132,5 +162,5 @@ class Compute:
 
     def _base(self, ref: BaseRef) -> BaseModel:
         if ref.digest not in self._bases:
-            self._bases[ref.digest] = load_base(ref)
+            self._bases[ref.digest] = load_base(ref, dtype=self._dtype, device=self._device)
         return self._bases[ref.digest]

@@ -109,6 +109,13 @@ class LoraLinear(nn.Module):
         }
 
 
+class Layers(dict[str, LoraLinear]):
+    """By full name, in the model's order. `experts` are tensors of many experts each, which no
+    adapter of ours can change."""
+
+    experts: frozenset[str] = frozenset()
+
+
 class _Adapted(torch.autograd.Function):
     """A linear layer with its adapter. Written out, it keeps x once, makes no copy of y, and adds
     both parts of the gradient by x in place; autograd would do each of these apart."""
@@ -133,22 +140,28 @@ class _Adapted(torch.autograd.Function):
         return by_x_NI, None, by_a, by_b, None
 
 
-def wrap_linears(model: nn.Module, slot: Slot) -> dict[str, LoraLinear]:
+def wrap_linears(model: nn.Module, slot: Slot) -> Layers:
     """Put a LoRA layer in the place of every linear layer; returns them by full name."""
     found = [(name, m) for name, m in model.named_modules() if type(m) is nn.Linear]
-    layers = {name: LoraLinear(name, linear, slot) for name, linear in found}
+    layers = Layers({name: LoraLinear(name, linear, slot) for name, linear in found})
+    layers.experts = frozenset(name for name, each in model.named_parameters() if each.ndim == 3)
     for name, layer in layers.items():
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, layer)
     return layers
 
 
-def targeted(layers: Mapping[str, LoraLinear], targets: tuple[str, ...]) -> list[LoraLinear]:
+def targeted(layers: Layers, targets: tuple[str, ...]) -> list[LoraLinear]:
     """The layers that the suffixes name, in the model's order. Each suffix must name one."""
     if not targets:
         raise EngineError("lora.targets is empty")
     for target in targets:
         if not any(_matches(name, target) for name in layers):
+            if any(_matches(name, target) for name in layers.experts):
+                raise EngineError(
+                    f"lora.targets: {target!r} holds the experts of this model in one tensor, and "
+                    "only linear layers can be trained"
+                )
             known = ", ".join(sorted({name.rpartition(".")[2] for name in layers}))
             raise EngineError(
                 f"lora.targets: {target!r} is no linear layer of this model (it has {known})"
@@ -158,7 +171,13 @@ def targeted(layers: Mapping[str, LoraLinear], targets: tuple[str, ...]) -> list
     ]
 
 
-def new_adapter(layers: Mapping[str, LoraLinear], lora: LoraConfig) -> Adapter:
+def new_adapter(
+    layers: Layers,
+    lora: LoraConfig,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Adapter:
     """A as `nn.Linear` initialises it, from the seed; B is zero, so it changes nothing yet."""
     if not 1 <= lora.rank <= MAX_RANK:
         raise EngineError(f"lora.rank is {lora.rank}, not between 1 and {MAX_RANK}")
@@ -171,7 +190,8 @@ def new_adapter(layers: Mapping[str, LoraLinear], lora: LoraConfig) -> Adapter:
             tensors[name] = torch.zeros(shape)
         bound = 1 / math.sqrt(layer.linear.in_features)
         tensors[layer.a_name].uniform_(-bound, bound, generator=generator)
-    return Adapter(lora.rank, lora.alpha, lora.targets, tensors)
+    placed = {name: tensor.to(device, dtype) for name, tensor in tensors.items()}
+    return Adapter(lora.rank, lora.alpha, lora.targets, placed)
 
 
 def map_tensors(function: Callable[..., Tensor], *tensors: Tensors) -> dict[str, Tensor]:

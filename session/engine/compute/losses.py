@@ -16,6 +16,7 @@ from session.engine.port import EngineError, Loss
 
 LOW = "clip_low_threshold"
 HIGH = "clip_high_threshold"
+BETA = "beta"
 Inputs = Mapping[str, Tensor]
 Config = Mapping[str, float]
 
@@ -44,17 +45,25 @@ def cispo(logprobs: Tensor, inputs: Inputs, config: Config) -> Tensor:
     return -inputs["weights"] * clipped * inputs["advantages"] * logprobs
 
 
+def dro(logprobs: Tensor, inputs: Inputs, config: Config) -> Tensor:
+    """-w (A l - beta / 2 (l - q)^2)"""
+    distance = logprobs - inputs["logprobs"]
+    gain = inputs["advantages"] * logprobs - 0.5 * config[BETA] * distance.square()
+    return -inputs["weights"] * gain
+
+
 def _ratio(logprobs: Tensor, inputs: Inputs) -> Tensor:
     return torch.exp(logprobs - inputs["logprobs"])
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """`needs` are the float inputs beside `target_tokens`; `defaults` the configuration's keys."""
+    """`needs` are the float inputs beside `target_tokens`; `defaults` the configuration's keys, and
+    None for one that must be given."""
 
     terms: Callable[[Tensor, Inputs, Config], Tensor]
     needs: tuple[str, ...] = ()
-    defaults: Config = field(default_factory=dict)
+    defaults: Mapping[str, float | None] = field(default_factory=dict)
 
 
 _POLICY = ("logprobs", "advantages")
@@ -63,6 +72,7 @@ FORMULAS: Mapping[Loss, Formula] = {
     Loss.importance_sampling: Formula(importance_sampling, _POLICY),
     Loss.ppo: Formula(ppo, _POLICY, {LOW: 0.8, HIGH: 1.2}),
     Loss.cispo: Formula(cispo, _POLICY, {LOW: 0.0, HIGH: 4.0}),
+    Loss.dro: Formula(dro, _POLICY, {BETA: None}),  # its scale is the task's: none fits all
 }
 
 
@@ -75,7 +85,13 @@ def complete_config(loss: Loss, config: Config) -> Config:
             raise EngineError(f"config: {loss} has no {key!r} (its keys: {known})")
         if not math.isfinite(value):
             raise EngineError(f"config: {key} is {value}")
-    complete = {**defaults, **config}
-    if defaults and complete[LOW] > complete[HIGH]:
+    for key, default in defaults.items():
+        if default is None and key not in config:
+            raise EngineError(f"config: {key} is missing: {loss} needs it")
+    given = {key: default for key, default in defaults.items() if default is not None}
+    complete = {**given, **config}
+    if LOW in complete and complete[LOW] > complete[HIGH]:
         raise EngineError(f"config: {LOW} {complete[LOW]} is above {HIGH} {complete[HIGH]}")
+    if complete.get(BETA, 0.0) < 0:
+        raise EngineError(f"config: {BETA} is {complete[BETA]}, below zero")
     return complete

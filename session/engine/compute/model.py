@@ -1,11 +1,10 @@
-"""A base model in memory: read once in float32, and shared by every adapter on it.
+"""A base model in memory: read once, and shared by every adapter on it.
 
 Shapes: N tokens of a pass, D hidden size, V vocabulary.
 """
 
 import errno
 import json
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,12 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+from transformers import AutoConfig
 
-from session.engine.compute.attention import NAME, Plan, Sequences
-from session.engine.compute.lora import LoraLinear, Slot, wrap_linears
+from session.engine.compute.architecture import context_length, require_known
+from session.engine.compute.attention import NAME, Call, Plan, Sequences
+from session.engine.compute.lora import Layers, LoraLinear, Slot, wrap_linears
+from session.engine.compute.recompute import Recompute
 from session.engine.port import BaseRef, EngineError
 
 
@@ -27,11 +29,26 @@ class BaseModel:
         self.ref = ref
         self.config = model.config
         self.vocabulary: int = model.config.vocab_size
-        self.context: int = model.config.max_position_embeddings
+        self.context: int = context_length(model.config)
+        self.dtype: torch.dtype = model.dtype
+        self.device: torch.device = model.device
         self.slot = Slot()
-        self.layers: Mapping[str, LoraLinear] = wrap_linears(model, self.slot)
+        self.layers: Layers = wrap_linears(model, self.slot)
         self._body: nn.Module = model.base_model
         self.head: LoraLinear = model.get_output_embeddings()
+        self.recompute = Recompute(self._body)
+
+    @property
+    def precision(self) -> torch.dtype:
+        """Of adapters, gradients, moments and losses: float32 where the base has less."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+    @cached_property
+    def activation_bytes(self) -> int:
+        """What one token of a training pass keeps for the way back, about: the numbers that go
+        into and come out of the linear layers."""
+        body = (each.linear for each in self.layers.values() if each is not self.head)
+        return sum(each.in_features + each.out_features for each in body) * self.dtype.itemsize
 
     def hidden(self, tokens_N: Tensor, positions_N: Tensor, plan: Plan) -> Tensor:
         """States after the last norm, [N, D]. `positions_N` count within each sequence."""
@@ -63,7 +80,9 @@ class BaseModel:
         return Tokenizer.from_file(str(path))
 
 
-def load_base(ref: BaseRef) -> BaseModel:
+def load_base(
+    ref: BaseRef, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> BaseModel:
     """Read the directory; raises EngineError with the reason where it is no such model.
 
     A directory that is away may come back, so that is no EngineError. Without a directory,
@@ -74,35 +93,58 @@ def load_base(ref: BaseRef) -> BaseModel:
         raise FileNotFoundError(errno.ENOENT, missing)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
     try:
-        model = _read(ref.path)
-    except (OSError, ValueError, KeyError) as error:
+        require_known(AutoConfig.from_pretrained(ref.path, trust_remote_code=False))
+        model = _read(ref.path, dtype).to(device)
+    except (OSError, ValueError, KeyError, ImportError) as error:
         raise EngineError(f"base model {ref.name} cannot be loaded: {error}") from error
     model.requires_grad_(requires_grad=False)
     model.eval()
-    _require_plain_head(ref, model)
+    _require_plan(ref, model)
     return BaseModel(ref, model)
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, dtype: torch.dtype) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(
         path,
-        dtype=torch.float32,
+        dtype=dtype,
         attn_implementation=NAME,
+        # torch's grouped product, the default of experts, knows no float64.
+        experts_implementation="eager" if dtype is torch.float64 else None,
         use_safetensors=True,
         local_files_only=True,
         trust_remote_code=False,
     )
 
 
+class _Noting:
+    """One sequence, and which layers have asked for its attention."""
+
+    def __init__(self) -> None:
+        self.layers: set[int] = set()
+
+    def attend(self, call: Call) -> Tensor:
+        self.layers.add(call.layer)
+        return Sequences([1]).attend(call)
+
+
 @torch.no_grad()
-def _require_plain_head(ref: BaseRef, model: Any) -> None:
-    """Some architectures cap or scale their logits; we call body and head apart, so refuse them."""
+def _require_plan(ref: BaseRef, model: Any) -> None:
+    """Refuse a model of which a part does not go by the plan: sequences side by side would see each
+    other. Some also cap or scale their logits; we call body and head apart, so refuse them."""
+    plan, kind = _Noting(), type(model).__name__
     given = {
-        "input_ids": torch.zeros(1, 1, dtype=torch.int64),
+        "input_ids": torch.zeros(1, 1, dtype=torch.int64, device=model.device),
         "use_cache": False,
-        "plan": Sequences([1]),
+        "plan": plan,
     }
-    ours = model.get_output_embeddings()(model.base_model(**given).last_hidden_state)
-    if not torch.equal(ours, model(**given).logits):
-        kind = type(model).__name__
+    try:
+        ours = model.get_output_embeddings()(model.base_model(**given).last_hidden_state)
+        theirs = model(**given).logits
+    except TypeError as error:  # it takes no such arguments
+        raise EngineError(f"base model {ref.name}: {kind} cannot be trained: {error}") from error
+    if plan.layers != set(range(model.config.num_hidden_layers)):
+        raise EngineError(
+            f"base model {ref.name}: {kind} has layers beside those of transformers' attention"
+        )
+    if not torch.equal(ours, theirs):
         raise EngineError(f"base model {ref.name}: {kind} changes its logits after the head")

@@ -57,6 +57,14 @@ class Training:
         return after, StepResult(after.step, norm, {"learning_rate": params.learning_rate})
 
 
+def add_into(sums: dict[str, Tensor], gradient: dict[str, Tensor]) -> None:
+    """In place: only for sums that nobody else holds."""
+    if sums:
+        torch._foreach_add_(list(sums.values()), [gradient[name] for name in sums])
+    else:
+        sums.update(gradient)
+
+
 def run_batch(
     base: BaseModel,
     adapter: Adapter,

@@ -9,6 +9,7 @@ its random state is the seed it was made from.
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from exporters import peft_adapter
 from exporters.base import BadFile
-from session.engine.compute.lora import Adapter, Tensors, targeted
+from session.engine.compute.lora import Adapter, Tensors, map_tensors, targeted
 from session.engine.compute.model import BaseModel
 from session.engine.compute.optim import Moments
 from session.engine.compute.training import Training
@@ -56,7 +57,7 @@ def read_adapter(base: BaseModel, directory: Path) -> Adapter:
         name: shape for layer in layers for name, shape in layer.shapes(config.rank).items()
     }
     _require_fit(tensors, expected, "adapter_model.safetensors")
-    ordered = {name: tensors[name] for name in expected}
+    ordered = {name: tensors[name].to(base.device, base.precision) for name in expected}
     return Adapter(config.rank, config.alpha, config.targets, ordered)
 
 
@@ -98,13 +99,18 @@ def _write_state(training: Training, target: Path) -> None:
 def _with_state(loaded: Training, source: Path) -> Training:
     values = _read_state(source / STATE)
     shapes = _shapes(loaded.adapter.tensors)
-    tensors = _load(source / OPTIMIZER, _prefixed(AVG, shapes) | _prefixed(AVG_SQ, shapes))
+    place = partial(Tensor.to, device=loaded.base.device, dtype=loaded.base.precision)
+    tensors = map_tensors(
+        place, _load(source / OPTIMIZER, _prefixed(AVG, shapes) | _prefixed(AVG_SQ, shapes))
+    )
     moments = Moments(
         values["adam_step"],
         {name: tensors[AVG + name] for name in shapes},
         {name: tensors[AVG_SQ + name] for name in shapes},
     )
-    gradient = _load(source / GRADIENT, shapes) if values["has_gradient"] else None
+    gradient = (
+        map_tensors(place, _load(source / GRADIENT, shapes)) if values["has_gradient"] else None
+    )
     return replace(
         loaded,
         moments=moments,
@@ -135,7 +141,7 @@ def _read_state(path: Path) -> dict[str, Any]:
 
 
 def _save(tensors: Tensors, path: Path) -> None:
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, path)
 
 
 def _load(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
@@ -147,7 +153,7 @@ def _load(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor
     except SafetensorError as error:
         raise WeightsMismatch(f"{file}: {error}") from error
     _require_fit(tensors, shapes, file)
-    return {name: tensors[name].float() for name in shapes}
+    return {name: tensors[name] for name in shapes}
 
 
 def _require_fit(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]], file: str) -> None:

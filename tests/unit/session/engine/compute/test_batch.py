@@ -83,7 +83,7 @@ def test_groups_keep_to_the_budget(base: BaseModel) -> None:
 
 def test_a_batch_holds_its_rows_without_their_padding(base: BaseModel) -> None:
     rows = check(base, [tiny_datum(3), tiny_datum(5)], Loss.cross_entropy)
-    batch = collate(rows)
+    batch = collate(rows, base)
     expected = np.concatenate([row.tokens for row in rows])
     np.testing.assert_array_equal(batch.tokens_N.numpy(), expected)
     assert batch.inputs_NK["weights"].shape == (8, 1)

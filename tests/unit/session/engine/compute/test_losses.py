@@ -14,6 +14,7 @@ Q = np.array([-0.9, -1.0, -1.1, -1.0, -0.5, -4.0])
 A = np.array([1.0, 1.0, -2.0, -1.0, 0.0, -0.7])
 W = np.array([1.0, 0.5, 1.0, -1.0, 2.0, 1.0])
 R = np.exp(L - Q)
+BETA = 0.3
 
 
 def by_hand(loss: Loss, low: float, high: float) -> tuple[Doubles, Doubles]:
@@ -30,6 +31,12 @@ def by_hand(loss: Loss, low: float, high: float) -> tuple[Doubles, Doubles]:
             return -W * np.minimum(plain, bounded), slopes
         case Loss.cispo:
             return -W * clipped * A * L, -W * clipped * A
+        case Loss.dro:
+            return -W * (A * L - BETA / 2 * (L - Q) ** 2), -W * (A - BETA * (L - Q))
+
+
+def config_of(loss: Loss) -> dict[str, float]:
+    return {"beta": BETA} if loss is Loss.dro else {}
 
 
 def columns() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -44,6 +51,7 @@ def columns() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         (Loss.importance_sampling, 0, 0),
         (Loss.ppo, 0.8, 1.2),
         (Loss.cispo, 0.0, 4.0),
+        (Loss.dro, 0, 0),
     ],
 )
 def test_a_loss_is_its_formula_with_the_default_bounds(loss: Loss, low: float, high: float) -> None:
@@ -53,7 +61,7 @@ def test_a_loss_is_its_formula_with_the_default_bounds(loss: Loss, low: float, h
     }
     logprobs = column["l"].requires_grad_()
     inputs = {"weights": column["w"], "logprobs": column["q"], "advantages": column["a"]}
-    found = FORMULAS[loss].terms(logprobs, inputs, complete_config(loss, {}))
+    found = FORMULAS[loss].terms(logprobs, inputs, complete_config(loss, config_of(loss)))
     (gradient,) = torch.autograd.grad(found.sum(), logprobs)
     np.testing.assert_allclose(found.detach().numpy()[:, 0], terms, rtol=1e-12)
     np.testing.assert_allclose(gradient.numpy()[:, 0], slopes, rtol=1e-12)
@@ -78,3 +86,10 @@ def test_bounds_in_the_wrong_order_are_refused() -> None:
         complete_config(Loss.ppo, {"clip_low_threshold": 1.5})
     with pytest.raises(EngineError, match="clip_high_threshold is nan"):
         complete_config(Loss.ppo, {"clip_high_threshold": float("nan")})
+
+
+def test_beta_has_no_default_and_is_not_negative() -> None:
+    with pytest.raises(EngineError, match="config: beta is missing: dro needs it"):
+        complete_config(Loss.dro, {})
+    with pytest.raises(EngineError, match=r"beta is -1\.0, below zero"):
+        complete_config(Loss.dro, {"beta": -1.0})

@@ -1,17 +1,14 @@
-"""Training against plain torch on PEFT's model, and the rules that sums bring."""
+"""What training promises beside its numbers, which test_golden.py compares."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from session.engine.compute import weights
 from session.engine.compute.engine import Compute
 from session.engine.port import (
     BaseRef,
@@ -22,7 +19,8 @@ from session.engine.port import (
     NonFiniteGradient,
     PoisonedGradient,
 )
-from support.plain import plain_terms
+from support.golden import finish
+from support.plain import config_of
 from support.tiny import ADAM, LORA, tiny_datum
 
 LENGTHS = [7, 30, 2, 16, 25, 1]
@@ -34,11 +32,6 @@ def batch(loss: Loss = Loss.cross_entropy) -> list[Datum]:
     return [tiny_datum(length, loss=loss) for length in LENGTHS]
 
 
-def finish(work: Iterator[dict[int, LossOutput]]) -> list[LossOutput]:
-    results = {index: each for part in work for index, each in part.items()}
-    return [results[index] for index in sorted(results)]
-
-
 def new_compute(ref: BaseRef, *, micro_batch_tokens: int = 64) -> Compute:
     compute = Compute(micro_batch_tokens=micro_batch_tokens)
     compute.create_model("m", ref, EVERYTHING)
@@ -48,65 +41,13 @@ def new_compute(ref: BaseRef, *, micro_batch_tokens: int = 64) -> Compute:
 def train(
     compute: Compute, data: Sequence[Datum], loss: Loss = Loss.cross_entropy
 ) -> list[LossOutput]:
-    return finish(compute.forward_backward("m", data, loss, {}))
+    return finish(compute.forward_backward("m", data, loss, config_of(loss)))
 
 
 def gradient(compute: Compute) -> Tensor:
     found = compute.model("m").gradient
     assert found is not None
     return torch.cat([found[name].flatten() for name in sorted(found)])
-
-
-def plain_loop(
-    ref: BaseRef, adapter: Path, data: Sequence[Datum], loss: Loss
-) -> tuple[list[Tensor], Tensor]:
-    """Terms of each datum, and the gradient, without batches or padding."""
-    base = AutoModelForCausalLM.from_pretrained(ref.path, dtype=torch.float32)
-    model = PeftModel.from_pretrained(base, adapter, is_trainable=True)
-    found = []
-    for datum in data:
-        logits = model(input_ids=torch.from_numpy(datum.tokens)[None]).logits[0]
-        targets = torch.from_numpy(np.asarray(datum.inputs["target_tokens"]))
-        logprobs = logits.log_softmax(-1)[torch.arange(len(targets)), targets]
-        terms = plain_terms(loss, logprobs, datum.inputs)
-        torch.autograd.backward(terms.sum())
-        found.append(terms.detach())
-    named = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
-    return found, torch.cat([named[name].flatten() for name in sorted(named)])
-
-
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # in PEFT
-@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
-@pytest.mark.parametrize("loss", list(Loss))
-@pytest.mark.parametrize("tied", [True, False])
-def test_losses_and_gradients_are_those_of_plain_torch_on_peft(
-    ref: BaseRef, untied: BaseRef, tmp_path: Path, loss: Loss, tied: bool
-) -> None:
-    ref = ref if tied else untied
-    compute = new_compute(ref)
-    train(compute, batch())
-    compute.optim_step("m", ADAM)  # B is no longer zero
-    weights.write(compute.model("m"), tmp_path, with_optimizer=False)
-    terms, expected = plain_loop(ref, tmp_path / "checkpoints/hf", batch(loss), loss)
-    results = train(compute, batch(loss), loss)
-    for result, each in zip(results, terms, strict=True):
-        assert abs(result.loss - float(each.sum())) <= 1e-5 * float(each.abs().sum())
-    total, every = sum(result.loss for result in results), torch.cat(terms).double()
-    assert abs(total - float(every.sum())) <= 1e-6 * float(every.abs().sum())
-    assert (gradient(compute) - expected).norm() <= 1e-5 * expected.norm()
-
-
-@pytest.mark.parametrize("micro_batch_tokens", [1, 40, 4096])
-def test_splitting_a_batch_changes_no_gradient(ref: BaseRef, micro_batch_tokens: int) -> None:
-    whole = new_compute(ref)
-    train(whole, batch())
-    split = new_compute(ref, micro_batch_tokens=micro_batch_tokens)
-    for datum in batch():
-        train(split, [datum])
-    together = new_compute(ref, micro_batch_tokens=micro_batch_tokens)
-    train(together, batch())
-    for other in (split, together):
-        assert (gradient(other) - gradient(whole)).norm() <= 1e-5 * gradient(whole).norm()
 
 
 def test_a_head_in_pieces_gives_the_same_gradient(ref: BaseRef) -> None:
@@ -123,7 +64,7 @@ def test_forward_computes_what_forward_backward_computes(ref: BaseRef, loss: Los
     compute = new_compute(ref)
     train(compute, batch())
     compute.optim_step("m", ADAM)
-    seen = finish(compute.forward("m", batch(loss), loss, {}))
+    seen = finish(compute.forward("m", batch(loss), loss, config_of(loss)))
     again = train(compute, batch(loss), loss)
     assert [each.loss for each in seen] == [each.loss for each in again]
     for one, other in zip(seen, again, strict=True):

@@ -1,0 +1,31 @@
+"""Running out of memory: an error of one operation, which the session survives."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from session.engine.compute.batch import Row
+from session.engine.port import EngineError
+
+
+@contextmanager
+def sizes_in_memory_errors(rows: Sequence[Row]) -> Iterator[None]:
+    """Say what did not fit. The original error is dropped: its traceback holds the tensors."""
+    try:
+        yield
+        return
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        asked = str(error).partition("\n")[0]
+    lengths = [len(row.tokens) for row in rows]
+    longest = max(rows, key=lambda row: len(row.tokens))
+    raise EngineError(
+        f"out of memory in a pass of {sum(lengths)} tokens, the longest of them datum "
+        f"{longest.index} with {len(longest.tokens)} ({asked})"
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """torch has a class for it on accelerators; its CPU allocator only has words."""
+    name = type(error).__name__
+    return name in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in str(error)
