@@ -118,13 +118,9 @@ def test_attention_scores_are_capped_as_gemma_2_does(tmp_path: Path) -> None:
 def test_a_longrope_model_ends_at_its_original_context(tmp_path: Path) -> None:
     """Past it, the numbers of a sequence would depend on the longest of its pass."""
     factors = {"short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [4.0, 4.0, 8.0, 9.0]}
-    rope = {
-        "rope_type": "longrope",
-        "rope_theta": 1e4,
-        "partial_rotary_factor": 1.0,
-        "original_max_position_embeddings": 32,
-    }
-    ref = write_architecture("phi3", tmp_path, rope_parameters=rope | factors)
+    original = {"original_max_position_embeddings": 32}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 1.0} | original
+    ref = write_architecture("phi3", tmp_path, rope_parameters=rope | factors, **original)
     compute = Compute(micro_batch_tokens=64)
     compute.create_model("m", ref, replace(LORA, targets=targets("phi3")))
     assert_like_transformers(compute, ref)
