@@ -123,9 +123,8 @@ async def purge_version(
 @router.get("/versions/{version}/holds")
 async def list_holds(actor: Viewer, db: ReadDb, group: str, version: Place) -> List[HoldView]:
     """All that keeps it from being deleted: aliases first, then the others by age."""
-    package, found = await holds.holds(db, actor, ref_in(group, version))
-    aliases = [HoldView.of_alias(alias) for alias in package.aliases]
-    return List(data=[*aliases, *map(HoldView.of, found)])
+    aliases, found = await holds.holds(db, actor, ref_in(group, version))
+    return List(data=[*map(HoldView.of_alias, aliases), *map(HoldView.of, found)])
 
 
 @router.put("/versions/{version}/hold")

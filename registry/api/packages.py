@@ -57,7 +57,7 @@ class GroupEdit(Form):
         return cast(rules.Settings, given)
 
 
-def _wanted(
+async def _wanted(
     kind: PackageKind | None = None,
     stage: Stage | None = None,
     approval: Approval | None = None,

@@ -9,7 +9,9 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, DateTime, Dialect, MetaData, TypeDecorator, event
+from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
     AsyncSession,
@@ -17,11 +19,13 @@ from sqlalchemy.ext.asyncio import (
     create_async_engine,
 )
 from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from registry.kit.trouble import trouble_told
 
 READ_ONLY = {"read_only": True}
-
+_IDLE_S = 1.0
+_LAST_USED = "last_used"
 
 joining: ContextVar[Callable[[AsyncSession], Awaitable[None]] | None] = ContextVar(
     "joining", default=None
@@ -63,13 +67,22 @@ class Database:
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
         self._sessions = async_sessionmaker(engine, expire_on_commit=False)
+        options: dict[str, Any] = dict(READ_ONLY)
+        if engine.dialect.name == "postgresql":
+            # At READ COMMITTED every statement has a snapshot of its own, in a transaction or not.
+            options["isolation_level"] = "AUTOCOMMIT"
+        self._readers = async_sessionmaker(
+            engine.execution_options(**options), expire_on_commit=False
+        )
 
     @classmethod
     def connect(cls, url: str, *, busy_timeout_s: int = 30) -> "Database":
         """`busy_timeout_s` is how long a SQLite writer waits for another one."""
-        engine = create_async_engine(url, pool_pre_ping=True)
+        engine = create_async_engine(url, json_deserializer=msgspec.json.decode)
         if engine.dialect.name == "sqlite":
             _tame_sqlite(engine, busy_timeout_s)
+        else:
+            _test_what_was_idle(engine)
         return cls(engine)
 
     @asynccontextmanager
@@ -82,10 +95,10 @@ class Database:
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:
-        """A snapshot to read from; takes no write lock and never commits."""
+        """To read from: takes no write lock and never commits. A snapshot on SQLite; on PostgreSQL
+        each statement has its own, as in every transaction at READ COMMITTED."""
         with trouble_told():
-            async with self._sessions() as db:
-                await db.connection(execution_options=READ_ONLY)
+            async with self._readers() as db:
                 yield db
 
     async def close(self) -> None:
@@ -109,6 +122,25 @@ def _tame_sqlite(engine: AsyncEngine, busy_timeout_s: int) -> None:
     def begin(connection: Connection) -> None:
         reading = connection.get_execution_options().get("read_only", False)
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+def _test_what_was_idle(engine: AsyncEngine) -> None:
+    """A connection that lay unused may have lost its server; one in use tells by itself, and a test
+    of each would cost every request a round trip."""
+
+    @event.listens_for(engine.sync_engine, "checkin")
+    def returned(_: Any, record: ConnectionPoolEntry) -> None:
+        record.info[_LAST_USED] = time.monotonic()
+
+    @event.listens_for(engine.sync_engine, "checkout")
+    def taken(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
+        last_used = record.info.get(_LAST_USED)
+        if last_used is None or time.monotonic() - last_used < _IDLE_S:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise InvalidatePoolError from error
 
 
 def _turn_wal_on(connection: Any, cursor: Any, wait_s: int) -> None:

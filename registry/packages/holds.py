@@ -14,7 +14,7 @@ from registry.access.actor import Actor, Role
 from registry.packages import moves, service
 from registry.packages.errors import HoldNotFound, VersionHeld
 from registry.packages.limits import check_text
-from registry.packages.model import EventKind, HolderKind, Package, PackageHold
+from registry.packages.model import EventKind, HolderKind, Package, PackageAlias, PackageHold
 from registry.packages.ref import PackageRef, Ref
 from registry.packages.repository import PackageRepository
 
@@ -92,10 +92,13 @@ async def let_go(
     await db.flush()
 
 
-async def holds(db: AsyncSession, actor: Actor, ref: Ref) -> tuple[Package, Sequence[PackageHold]]:
-    """With the version, whose aliases hold it too."""
+async def holds(
+    db: AsyncSession, actor: Actor, ref: Ref
+) -> tuple[Sequence[PackageAlias], Sequence[PackageHold]]:
+    """Of a version: the aliases that point at it, which hold it too, and the others."""
     package = await service.require_version(db, actor, ref)
-    return package, await PackageRepository(db, actor.account_id).holds(package.id)
+    packages = PackageRepository(db, actor.account_id)
+    return await packages.aliases_of(package), await packages.holds(package.id)
 
 
 async def require_none(db: AsyncSession, package: Package) -> None:

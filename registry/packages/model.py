@@ -17,7 +17,7 @@ from sqlalchemy import (
     false,
     text,
 )
-from sqlalchemy.orm import Mapped, Mapper, mapped_column, relationship
+from sqlalchemy.orm import Mapped, Mapper, mapped_column, query_expression, relationship
 from sqlalchemy.orm.attributes import instance_state
 
 from registry.artifacts.manifest import FileEntry
@@ -92,6 +92,14 @@ class HolderKind(StrEnum):
     deployment = "deployment"
     merge = "merge"
     person = "person"
+
+
+NAME_SEPARATOR = "\n"
+"""Neither a tag nor an alias may hold it."""
+
+
+def _separated(names: str) -> list[str]:
+    return sorted(names.split(NAME_SEPARATOR)) if names else []
 
 
 def _partial(name: str, *columns: str, where: str) -> Index:
@@ -201,9 +209,26 @@ class Package(Base):
         lazy="raise", viewonly=True, order_by="PackageAlias.name"
     )
 
+    tags_joined: Mapped[str | None] = query_expression()
+    aliases_joined: Mapped[str | None] = query_expression()
+    """Both as `NAME_SEPARATOR` joins them, where a query asked for the names alone."""
+
     @property
     def ref(self) -> str:
         return f"{self.group.name}@{self.version}"
+
+    @property
+    def tag_names(self) -> list[str]:
+        if self.tags_joined is None or "tags" in instance_state(self).dict:
+            return [tag.tag for tag in self.tags]
+        return _separated(self.tags_joined)
+
+    @property
+    def alias_names(self) -> list[str]:
+        """Of those that point at it now."""
+        if self.aliases_joined is None or "aliases" in instance_state(self).dict:
+            return [alias.name for alias in self.aliases]
+        return _separated(self.aliases_joined)
 
     @property
     def latest_metrics(self) -> dict[str, float]:

@@ -1,6 +1,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 
 from sqlalchemy import (
     CTE,
@@ -21,12 +22,15 @@ from sqlalchemy.orm import (
     contains_eager,
     joinedload,
     selectinload,
+    with_expression,
 )
+from sqlalchemy.sql.base import ExecutableOption
 
 from registry.kit.clock import now
 from registry.kit.db import UtcDateTime
 from registry.kit.names import NAME
 from registry.packages.model import (
+    NAME_SEPARATOR,
     Approval,
     EventKind,
     HolderKind,
@@ -43,6 +47,7 @@ from registry.packages.model import (
 )
 from registry.packages.ref import ALIAS, LARGEST_VERSION, LATEST, AliasRef, PackageRef, Ref
 
+GroupId = str | ScalarSelect[str]
 Bound = Callable[[InstrumentedAttribute[int]], ColumnElement[bool]]
 
 
@@ -71,7 +76,7 @@ class Wanted:
         return (*plain, *rest, *(each.isoformat() if each else None for each in moments))
 
     def narrow(
-        self, query: Select[Package], group_id: str, *, before: int | None
+        self, query: Select[Package], group_id: GroupId, *, before: int | None
     ) -> Select[Package]:
         is_deleted = Package.deleted_at.is_not(None)
         query = query.where(is_deleted if self.deleted else ~is_deleted)
@@ -102,7 +107,7 @@ class Wanted:
                 query = query.where(bound(PackageTag.version))
         return query
 
-    def _bounds(self, group_id: str, before: int | None) -> Iterator[Bound]:
+    def _bounds(self, group_id: GroupId, before: int | None) -> Iterator[Bound]:
         """Times are numbers too: both grow together."""
         if before is not None:
             yield lambda number: number < before
@@ -172,16 +177,27 @@ class PackageRepository:
     async def package(self, ref: Ref) -> Package | None:
         if not NAME.fullmatch(ref.group):
             return None
-        query = self._packages().where(PackageGroup.name == ref.group)
+        query = self._shown().where(PackageGroup.name == ref.group)
         match ref:
             case PackageRef(_, version):
                 query = query.where(Package.version == version)
-            case AliasRef(_, alias) if alias == LATEST:
-                query = query.where(Package.deleted_at.is_(None))
-                query = query.order_by(Package.version.desc()).limit(1)
+            case AliasRef(group, alias) if alias == LATEST:
+                return await self.newest(group, wanted=Wanted())
             case AliasRef(_, alias):
                 query = query.where(Package.aliases.any(PackageAlias.name == alias))
         return (await self._db.scalars(query)).one_or_none()
+
+    async def newest(self, group_name: str, *, wanted: Wanted) -> Package | None:
+        if not NAME.fullmatch(group_name):
+            return None
+        # The id comes by a subquery, so that an index of the group is read in its order.
+        named = select(PackageGroup.id).where(
+            PackageGroup.account_id == self._account_id, PackageGroup.name == group_name
+        )
+        group_id = named.scalar_subquery()
+        mine = self._shown().where(Package.group_id == group_id)
+        query = wanted.narrow(mine, group_id, before=None)
+        return (await self._db.scalars(query.order_by(Package.version.desc()).limit(1))).first()
 
     async def locked(self, ref: PackageRef) -> Package | None:
         """As it is now, and nobody else changes it until this transaction ends."""
@@ -283,7 +299,7 @@ class PackageRepository:
     async def versions(
         self, group_id: str, *, wanted: Wanted, before: int | None, limit: int
     ) -> Sequence[Package]:
-        mine = self._packages().where(Package.group_id == group_id)
+        mine = self._shown().where(Package.group_id == group_id)
         query = wanted.narrow(mine, group_id, before=before)
         newest_first = query.order_by(Package.version.desc()).limit(limit)
         return (await self._db.scalars(newest_first)).all()
@@ -327,6 +343,10 @@ class PackageRepository:
         if after is not None:
             query = query.where(PackageAlias.name > after)
         return (await self._db.scalars(query.order_by(PackageAlias.name).limit(limit))).all()
+
+    async def aliases_of(self, package: Package) -> Sequence[PackageAlias]:
+        query = self._aliases(package.group_id).where(PackageAlias.package_id == package.id)
+        return (await self._db.scalars(query.order_by(PackageAlias.name))).all()
 
     async def events(
         self,
@@ -373,17 +393,15 @@ class PackageRepository:
         return select(PackageHold).where(PackageHold.account_id == self._account_id)
 
     def _packages(self) -> Select[Package]:
-        return (
-            select(Package)
-            .join(Package.group)
-            .where(Package.account_id == self._account_id)
-            .options(
-                contains_eager(Package.group),
-                joinedload(Package.parent).joinedload(Package.group),
-                selectinload(Package.tags),
-                selectinload(Package.aliases),
-            )
-        )
+        """To be changed."""
+        return self._of_account().options(*_to_change())
+
+    def _shown(self) -> Select[Package]:
+        """To be read: one statement for all that is shown of each."""
+        return self._of_account().options(*_to_read())
+
+    def _of_account(self) -> Select[Package]:
+        return select(Package).join(Package.group).where(Package.account_id == self._account_id)
 
     def _metrics(self, package_id: str) -> Select[PackageMetric]:
         return select(PackageMetric).where(
@@ -406,12 +424,39 @@ class PackageRepository:
         )
 
 
-def _first_since(group_id: str, moment: datetime) -> ScalarSelect[int]:
+def _first_since(group_id: GroupId, moment: datetime) -> ScalarSelect[int]:
     """The first number given at that time or later; null where there is none."""
     first = select(Package.version).where(
         Package.group_id == group_id, Package.created_at >= moment
     )
     return first.order_by(Package.created_at, Package.version).limit(1).scalar_subquery()
+
+
+@cache
+def _to_change() -> tuple[ExecutableOption, ...]:
+    """Made once: making them takes longer than many a query."""
+    return (*_related(), selectinload(Package.tags), selectinload(Package.aliases))
+
+
+@cache
+def _to_read() -> tuple[ExecutableOption, ...]:
+    tags = _joined(PackageTag.tag, PackageTag.package_id == Package.id)
+    aliases = _joined(PackageAlias.name, PackageAlias.package_id == Package.id)
+    return (
+        *_related(),
+        with_expression(Package.tags_joined, tags),
+        with_expression(Package.aliases_joined, aliases),
+    )
+
+
+def _related() -> tuple[ExecutableOption, ...]:
+    parent = joinedload(Package.parent).load_only(Package.version)
+    return (contains_eager(Package.group), parent.joinedload(Package.group))
+
+
+def _joined(name: InstrumentedAttribute[str], condition: ColumnElement[bool]) -> ColumnElement[str]:
+    names = select(func.aggregate_strings(name, NAME_SEPARATOR)).where(condition)
+    return func.coalesce(names.correlate(Package).scalar_subquery(), "")
 
 
 def _locking(query: Select[Package]) -> Select[Package]:

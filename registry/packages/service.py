@@ -157,10 +157,11 @@ async def latest(
     db: AsyncSession, actor: Actor, group_name: str, *, wanted: Wanted = EVERY
 ) -> Package:
     """The highest number decides, never a clock."""
-    page = await versions(db, actor, group_name, wanted=wanted, limit=1)
-    if not page.items:
+    found = await PackageRepository(db, actor.account_id).newest(group_name, wanted=wanted)
+    if found is None:
+        await require_group(db, actor, group_name)
         raise NoneLatest(group_name, kind=wanted.kind)
-    return page.items[0]
+    return found
 
 
 async def require_version(db: AsyncSession, actor: Actor, ref: Ref) -> Package:

@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 import typer
 import uvicorn
+import uvloop
 
 from exporters.serving import TARGETS
 from registry.access import service as access
@@ -67,7 +68,7 @@ def serve(settings: Settings) -> None:
     logs.configure()
     home = open_home(settings)
     with _only_one(home), _listening(settings.host, settings.port) as listener:
-        asyncio.run(_serve(settings, home, listener))
+        uvloop.run(_serve(settings, home, listener))
 
 
 @contextmanager

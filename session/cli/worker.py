@@ -8,6 +8,7 @@ from secrets import token_urlsafe
 
 import typer
 import uvicorn
+import uvloop
 
 from registry.kit.ids import new_id
 from registry.kit.sockets import listen
@@ -25,7 +26,7 @@ from session.worker.server import create_channel
 
 def worker(settings: Settings) -> None:
     logs.configure()
-    asyncio.run(_work(settings))
+    uvloop.run(_work(settings))
 
 
 async def _work(settings: Settings) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
+import uvloop
 
 from registry.kit.errors import Kind, ServiceError
 from registry.kit.sockets import listen
@@ -44,7 +45,7 @@ def serve_model(
     engine = LocalEngine(threads=threads)
     serving = Serving(engine, BaseRef(served_name, served_name, directory), chat, context_length)
     with listen(host, port) as listener:
-        asyncio.run(_serve(serving, listener, address_file))
+        uvloop.run(_serve(serving, listener, address_file))
 
 
 async def _serve(serving: Serving, listener: socket.socket, address_file: Path | None) -> None:

@@ -195,3 +195,19 @@ async def test_a_reason_has_its_limits(db: AsyncSession) -> None:
             await point(db, actor, 1, None, why=why)
         with pytest.raises(InvalidPackage, match="why"):
             await decide(db, actor, Approval.approved, 1, why)
+
+
+async def test_a_list_shows_the_tags_and_aliases_also_of_what_another_was_made_from(
+    db: AsyncSession,
+) -> None:
+    actor = await an_actor(db)
+    parent = await a_version(db, actor)
+    await a_version(db, actor, parent_id=parent.id)
+    for name in ("second", "first"):
+        await moves.point(db, actor, "demo", name, version=1, expected=None)
+    await moves.edit(db, actor, PackageRef("demo", 1), {"tags": ["b", "a"]}, expected=1, why="")
+    db.expunge_all()
+    child, found = (await service.versions(db, actor, "demo")).items
+    assert child.parent is found
+    assert (found.tag_names, found.alias_names) == (["a", "b"], ["first", "second"])
+    assert (child.tag_names, child.alias_names) == ([], [])
