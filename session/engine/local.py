@@ -1,7 +1,4 @@
-"""The engine in this process: `compute` in one worker thread, one turn of work at a time.
-
-Each caller has at most one turn queued, so training calls and samples of all sessions take turns.
-"""
+"""The engine in this process: `compute` in one worker thread, one turn of work at a time."""
 
 import asyncio
 from collections.abc import (
@@ -13,7 +10,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,9 +25,13 @@ from session.engine.port import (
     SampleRequest,
     StepResult,
 )
+from session.engine.turns import Turns
 
 if TYPE_CHECKING:
     from session.engine.compute.lora import Adapter
+    from session.engine.compute.sampler import Ticket
+
+Told = SampleChunk | Exception
 
 T = TypeVar("T")
 
@@ -44,6 +44,7 @@ class LocalEngine:
         *,
         micro_batch_tokens: int = 512,
         activation_bytes: int = 2 * 2**30,
+        cache_bytes: int = 2 * 2**30,
         dtype: str = "float32",
         device: str = "cpu",
         threads: int | None = None,
@@ -60,12 +61,14 @@ class LocalEngine:
         self._compute = Compute(
             micro_batch_tokens=micro_batch_tokens,
             activation_bytes=activation_bytes,
+            cache_bytes=cache_bytes,
             dtype=dtype,
             device=device,
         )
         self._write = weights.write
         self._is_out_of_memory = memory.is_out_of_memory
-        self._thread = ThreadPoolExecutor(1, "engine", initializer=start)
+        self._readers: dict[Ticket, Callable[[list[Told]], None]] = {}
+        self._turns = Turns(self._pass, start=start)
         self._saves: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -116,16 +119,51 @@ class LocalEngine:
         """Waits for the turn that runs and for files being written; the rest of the work fails."""
         self._closed = True
         await asyncio.gather(*self._saves, return_exceptions=True)
-        await asyncio.to_thread(self._thread.shutdown)
+        await asyncio.to_thread(self._turns.close)
+        for tell in list(self._readers.values()):
+            tell([EngineError("the engine is closed")])
 
     async def _sample(
         self, request: SampleRequest, adapter: "Adapter | None"
     ) -> AsyncGenerator[SampleChunk]:
-        """Stops as soon as its reader does: the next turn is queued only when asked for."""
-        work = self._compute.sample(request, adapter)
-        while (chunks := await self._run(lambda: next(work, None))) is not None:
-            for chunk in chunks:
-                yield chunk
+        """Joins what runs, and leaves it when its reader does."""
+        loop = asyncio.get_running_loop()
+        told: asyncio.Queue[Told] = asyncio.Queue()
+
+        def put(events: list[Told]) -> None:
+            for event in events:
+                told.put_nowait(event)
+
+        def join() -> "Ticket":
+            ticket = self._compute.join(request, adapter)
+            self._readers[ticket] = lambda events: _from_thread(loop, put, events)
+            return ticket
+
+        ticket = await self._note(join)
+        unfinished = request.n
+        try:
+            while unfinished:
+                event = await told.get()
+                if isinstance(event, Exception):
+                    raise event
+                unfinished -= event.stop_reason is not None
+                yield event
+        finally:
+            if not self._closed:
+                await self._note(lambda: self._leave(ticket))
+
+    def _leave(self, ticket: "Ticket") -> None:
+        self._readers.pop(ticket, None)
+        self._compute.sampling.leave(ticket)
+
+    def _pass(self) -> bool:
+        """In the thread: everything that one pass brought goes to its readers at once."""
+        events: dict[Ticket, list[Told]] = {}
+        for ticket, event in self._compute.sampling.step():
+            events.setdefault(ticket, []).append(event)
+        for ticket, told in events.items():
+            self._readers[ticket](told)
+        return not self._compute.sampling.is_idle
 
     async def _collect(self, work: Iterator[dict[int, LossOutput]]) -> list[LossOutput]:
         results: dict[int, LossOutput] = {}
@@ -135,7 +173,11 @@ class LocalEngine:
 
     async def _run(self, job: Callable[[], T]) -> T:
         self._require_open()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._turn, job)
+        return await asyncio.wrap_future(self._turns.take(lambda: self._turn(job)))
+
+    async def _note(self, job: Callable[[], T]) -> T:
+        self._require_open()
+        return await asyncio.wrap_future(self._turns.note(lambda: self._turn(job)))
 
     def _turn(self, job: Callable[[], T]) -> T:
         self._require_open()
@@ -149,3 +191,10 @@ class LocalEngine:
     def _require_open(self) -> None:
         if self._closed:
             raise EngineError("the engine is closed")
+
+
+def _from_thread(
+    loop: asyncio.AbstractEventLoop, put: Callable[[list[Told]], None], events: list[Told]
+) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(put, events)

@@ -99,6 +99,10 @@ class SampleRequest:
     `temperature` 0 is greedy. `top_k` -1 and `top_p` 1.0 are off. `stop_ids` None means the
     model's end-of-sequence ids; an empty tuple means that nothing but the length stops.
     `stop_strings` are matched on the decoded text. `max_tokens` 0 only scores the prompt.
+
+    Requests of one `owner` with the same weights share what is computed of a common beginning of
+    their prompts. `deterministic` shares nothing and computes apart from all others: the same
+    request then gives the same bits whatever else runs.
     """
 
     base: BaseRef
@@ -113,6 +117,8 @@ class SampleRequest:
     stop_ids: tuple[int, ...] | None = None
     stop_strings: tuple[str, ...] = ()
     prompt_logprobs: bool = False
+    deterministic: bool = False
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,8 @@ class SampleChunk:
     `logprobs` are those of the distribution that was sampled from: tempered (untempered where
     greedy), before top-k and top-p. `stop_reason` is "stop" or "length", on the last chunk of a
     sample. The first chunk of a request that asked for them carries `prompt_logprobs`, `[T]` with
-    NaN at 0; index is then -1.
+    NaN at 0; index is then -1. `cached_tokens`, on the first chunk of a request, says how many
+    tokens of the prompt were not computed for it.
     """
 
     index: int
@@ -130,6 +137,7 @@ class SampleChunk:
     logprobs: tuple[float, ...] = ()
     stop_reason: str | None = None
     prompt_logprobs: Floats | None = None
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

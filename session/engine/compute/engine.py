@@ -11,13 +11,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from session.engine.compute import sampler, weights
+from session.engine.compute import weights
 from session.engine.compute.batch import check, collate, pack
 from session.engine.compute.lora import Adapter, new_adapter
 from session.engine.compute.losses import complete_config
 from session.engine.compute.memory import sizes_in_memory_errors
 from session.engine.compute.model import BaseModel, load_base
 from session.engine.compute.optim import check_params
+from session.engine.compute.sampler import Ticket
+from session.engine.compute.sampling import Sampling
 from session.engine.compute.training import Training, add_into, run_batch
 from session.engine.port import (
     AdamParams,
@@ -29,7 +31,6 @@ from session.engine.port import (
     LossOutput,
     NonFiniteGradient,
     PoisonedGradient,
-    SampleChunk,
     SampleRequest,
     StepResult,
 )
@@ -43,9 +44,11 @@ class Compute:
         *,
         micro_batch_tokens: int,
         activation_bytes: int = 2 * 2**30,
+        cache_bytes: int = 2 * 2**30,
         dtype: str = "float32",
         device: str = "cpu",
     ) -> None:
+        self.sampling = Sampling(chunk_tokens=micro_batch_tokens, cache_bytes=cache_bytes)
         self._micro_batch_tokens = micro_batch_tokens
         self._activation_bytes = activation_bytes
         self._dtype: torch.dtype = getattr(torch, dtype)
@@ -154,11 +157,8 @@ class Compute:
             raise EngineError(f"no weights {weights_id!r} in this engine")
         return adapter
 
-    def sample(
-        self, request: SampleRequest, adapter: Adapter | None
-    ) -> Iterator[list[SampleChunk]]:
-        base = self._base(request.base)
-        yield from sampler.sample(base, adapter, request, chunk_tokens=self._micro_batch_tokens)
+    def join(self, request: SampleRequest, adapter: Adapter | None) -> Ticket:
+        return self.sampling.join(self._base(request.base), adapter, request)
 
     def _base(self, ref: BaseRef) -> BaseModel:
         if ref.digest not in self._bases:

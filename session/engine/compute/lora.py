@@ -4,7 +4,7 @@ Shapes: N rows, I input features, O output features, R rank.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ MAX_RANK = 256
 Tensors = Mapping[str, Tensor]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Adapter:
     """Tensors by PEFT name. A step makes a new adapter, so a reference to one is a snapshot."""
 
@@ -34,11 +34,22 @@ class Adapter:
         return self.alpha / self.rank
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Rows of a pass that use one adapter."""
+
+    start: int
+    stop: int
+    adapter: Adapter
+
+
 class Slot:
-    """The adapter that the layers of one base model add now; None is the plain base."""
+    """The adapter that the layers of one base model add now; None is the plain base. `ranges` are
+    those of a pass whose rows use several, and belong to sampling: no gradient goes through."""
 
     def __init__(self) -> None:
         self.adapter: Adapter | None = None
+        self.ranges: Sequence[Range] = ()
 
     @contextmanager
     def using(self, adapter: Adapter | None) -> Iterator[None]:
@@ -47,6 +58,14 @@ class Slot:
             yield
         finally:
             self.adapter = previous
+
+    @contextmanager
+    def using_ranges(self, ranges: Sequence[Range]) -> Iterator[None]:
+        self.ranges = ranges
+        try:
+            yield
+        finally:
+            self.ranges = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +103,8 @@ class LoraLinear(nn.Module):
         self.a_name, self.b_name = tensor_key(name, "A"), tensor_key(name, "B")
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.slot.ranges:
+            return self._by_ranges(x)
         pair = self.pair
         if pair is None:
             y: Tensor = self.linear(x)
@@ -97,10 +118,23 @@ class LoraLinear(nn.Module):
     @property
     def pair(self) -> Pair | None:
         """Of the adapter in use, where that names this layer."""
-        adapter = self.slot.adapter
-        if adapter is None or self.a_name not in adapter.tensors:
+        return None if self.slot.adapter is None else self._pair_of(self.slot.adapter)
+
+    def _pair_of(self, adapter: Adapter) -> Pair | None:
+        if self.a_name not in adapter.tensors:
             return None
         return Pair(adapter.tensors[self.a_name], adapter.tensors[self.b_name], adapter.scaling)
+
+    def _by_ranges(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x)
+        x_NI, y_NO = x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1])
+        for each in self.slot.ranges:
+            if (pair := self._pair_of(each.adapter)) is not None:
+                part_NO = y_NO[each.start : each.stop]
+                added_NO = pair.add(part_NO, pair.down(x_NI[each.start : each.stop]))
+                if added_NO is not part_NO:
+                    part_NO.copy_(added_NO)
+        return y
 
     def shapes(self, rank: int) -> dict[str, tuple[int, int]]:
         return {

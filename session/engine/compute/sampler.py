@@ -1,178 +1,101 @@
-"""Sampling and scoring: one prefill a request, its samples as one batch on a shared KV cache.
-
-Shapes: N live samples, T prompt positions, D hidden size, V vocabulary.
-"""
+"""One request to sample: its checks, its samples, and the rule that ends them."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from session.engine.compute.attention import Call, attend, over_heads
 from session.engine.compute.batch import check_tokens
+from session.engine.compute.drawing import Drawn, random_numbers
+from session.engine.compute.keys import Group, Prompt, Slot
 from session.engine.compute.lora import Adapter
 from session.engine.compute.model import BaseModel
-from session.engine.port import EngineError, SampleChunk, SampleRequest
+from session.engine.port import EngineError, Floats, SampleChunk, SampleRequest
 
 # Tokens decoded beyond a stop string's bytes: some decoders treat the first one specially.
 MARGIN = 8
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
-MAX_SAMPLES = 1024  # of one prompt: its cache is held once for each
-
-MIN_TEMPERATURE = 1e-6
-"""A lower one counts as this: the likeliest token but for ties, and finite in float32."""
+MAX_SAMPLES = 1024  # of one prompt
 
 
-@dataclass
+@dataclass(eq=False)
 class Sample:
+    ticket: "Ticket"
     index: int
-    generator: torch.Generator
+    numbers: np.random.Generator
     tokens: list[int] = field(default_factory=list)
-
-
-class Cache:
-    """Keys and values, [n, H, T, E] a layer, of `n` rows of one length: a prompt, then samples."""
-
-    def __init__(self) -> None:
-        self._rows = 1
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+    slot: Slot = field(default_factory=Slot)
+    group: Group | None = None  # while it runs
+    reserved: int = 0
 
     @property
-    def length(self) -> int:
-        return next((key.shape[2] for key, _ in self._layers.values()), 0)
+    def adapter(self) -> Adapter | None:
+        return self.ticket.adapter
 
-    def attend(self, call: Call) -> Tensor:
-        query, key, value = (self._by_row(each) for each in over_heads(call))
-        if (before := self._layers.get(call.layer)) is not None:
-            key, value = torch.cat((before[0], key), 2), torch.cat((before[1], value), 2)
-        self._layers[call.layer] = (key, value)
-        return attend(query, key, value, call).transpose(1, 2).flatten(0, 1)
+    @property
+    def position(self) -> int:
+        """Of its newest token, which the next pass computes."""
+        return len(self.ticket.tokens) + len(self.tokens) - 1
 
-    def repeat(self, count: int) -> None:
-        self._each(lambda tensor: tensor.repeat_interleave(count, dim=0))
-        self._rows = count
-
-    def keep(self, lines: Tensor) -> None:
-        self._each(lambda tensor: tensor[lines])
-        self._rows = len(lines)
-
-    def _by_row(self, tensor_HNE: Tensor) -> Tensor:
-        return tensor_HNE.reshape(len(tensor_HNE), self._rows, -1, tensor_HNE.shape[-1]).transpose(
-            0, 1
-        )
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> None:
-        self._layers = {n: (change(k), change(v)) for n, (k, v) in self._layers.items()}
+    @property
+    def input(self) -> npt.NDArray[np.int64]:
+        return np.array(self.tokens[-1:], np.int64)
 
 
-def sample(
-    base: BaseModel, adapter: Adapter | None, request: SampleRequest, *, chunk_tokens: int
-) -> Iterator[list[SampleChunk]]:
-    """Each item is one turn's work, so that other work can run in between; it may be empty."""
-    prompt = check_request(base, request)
-    samples = [Sample(index, _generator(request, index)) for index in range(request.n)]
-    if request.max_tokens > 0 or request.prompt_logprobs:
-        cache = Cache()
-        scores: list[Tensor] = []
-        for start in range(0, len(prompt), chunk_tokens):
-            part = prompt[start : start + chunk_tokens]
-            following = prompt[start + 1 : start + 1 + chunk_tokens]
-            logits_NV, found = _prefill(
-                base, adapter, cache, part, following if request.prompt_logprobs else None
-            )
-            scores.append(found)
-            yield []
-    if request.prompt_logprobs:
-        yield [SampleChunk(-1, prompt_logprobs=_scores(scores))]
-    if request.max_tokens == 0:
-        yield [SampleChunk(each.index, stop_reason="length") for each in samples]
-        return
-    if request.n > 1:
-        cache.repeat(request.n)
-        logits_NV = logits_NV.expand(request.n, -1)
-    while True:
-        chunks = _draw(base, logits_NV, samples, request)
-        yield chunks
-        live = [line for line, chunk in enumerate(chunks) if chunk.stop_reason is None]
-        if not live:
-            return
-        if len(live) < len(samples):
-            cache.keep(torch.tensor(live))
-            samples = [samples[line] for line in live]
-        logits_NV = _advance(base, adapter, cache, samples)
+@dataclass(eq=False)
+class Ticket:
+    """A request on its way; `adapter` is the weights it was admitted with. `waiting` are samples
+    for which there was no memory yet, `starting` those without a token."""
+
+    request: SampleRequest
+    adapter: Adapter | None
+    tokens: npt.NDArray[np.int64]
+    waiting: list[Sample] = field(default_factory=list)
+    starting: list[Sample] = field(default_factory=list)
+    unfinished: int = 0
+    prompt: Prompt | None = None
+    shares_prompt: bool = False
+    cached_tokens: int = 0
+    is_told: bool = False
+
+    @property
+    def needs_prompt(self) -> bool:
+        return self.request.max_tokens > 0 or self.request.prompt_logprobs
+
+    def told(self, chunk: SampleChunk) -> SampleChunk:
+        """The first chunk says how much of the prompt came from memory."""
+        if self.is_told:
+            return chunk
+        self.is_told = True
+        return replace(chunk, cached_tokens=self.cached_tokens)
 
 
-@torch.no_grad()
-def _prefill(
-    base: BaseModel,
-    adapter: Adapter | None,
-    cache: "Cache",
-    part: npt.NDArray[np.int64],
-    following: npt.NDArray[np.int64] | None,
-) -> tuple[Tensor, Tensor]:
-    """Logits after the last position, [1, V], and log-probabilities of the following tokens."""
-    with base.slot.using(adapter):
-        positions = torch.arange(len(part)) + cache.length
-        hidden_TD = base.hidden(torch.from_numpy(part), positions, cache)
-        last_NV = base.logits(hidden_TD[-1:])
-        if following is None:
-            return last_NV, torch.empty(0)
-        logprobs_TV = base.logits(hidden_TD[: len(following)]).log_softmax(-1)
-    scores = logprobs_TV.gather(-1, torch.from_numpy(following)[:, None])
-    return last_NV, scores[:, 0]
-
-
-@torch.no_grad()
-def _advance(
-    base: BaseModel, adapter: Adapter | None, cache: "Cache", samples: list[Sample]
-) -> Tensor:
-    last_N = torch.tensor([each.tokens[-1] for each in samples])
-    positions_N = torch.full_like(last_N, cache.length)
-    with base.slot.using(adapter):
-        return base.logits(base.hidden(last_N, positions_N, cache))
-
-
-@torch.no_grad()
-def _draw(
-    base: BaseModel, logits_NV: Tensor, samples: list[Sample], request: SampleRequest
-) -> list[SampleChunk]:
-    if not torch.isfinite(logits_NV).all():
-        raise EngineError("the model's logits are not finite: its weights have diverged")
-    temperature = max(request.temperature, MIN_TEMPERATURE) if request.temperature else 1.0
-    peak_N1 = logits_NV.max(-1, keepdim=True).values
-    logprobs_NV = ((logits_NV - peak_N1) / temperature).log_softmax(-1)
-    if request.temperature == 0:
-        drawn = logits_NV.argmax(-1).tolist()
-    else:
-        probabilities_NV = filter_logprobs(logprobs_NV, request).softmax(-1)
-        drawn = [
-            int(torch.multinomial(row, 1, generator=each.generator))
-            for row, each in zip(probabilities_NV, samples, strict=True)
-        ]
-    for each, token in zip(samples, drawn, strict=True):
-        each.tokens.append(token)
-    return [
-        SampleChunk(each.index, (token,), (float(row[token]),), _stop_reason(base, each, request))
-        for each, token, row in zip(samples, drawn, logprobs_NV, strict=True)
+def open_ticket(base: BaseModel, adapter: Adapter | None, request: SampleRequest) -> Ticket:
+    """Raises EngineError for what cannot be sampled."""
+    ticket = Ticket(request, adapter, check_request(base, request), unfinished=request.n)
+    ticket.waiting = [
+        Sample(ticket, index, random_numbers(request, index)) for index in range(request.n)
     ]
+    return ticket
 
 
-def filter_logprobs(logprobs_NV: Tensor, request: SampleRequest) -> Tensor:
-    """Top-k first; of what is left, the smallest set of tokens that reaches top-p."""
-    if 0 < request.top_k < logprobs_NV.shape[-1]:
-        kth_N1 = logprobs_NV.topk(request.top_k, -1).values[:, -1:]
-        logprobs_NV = logprobs_NV.masked_fill(logprobs_NV < kth_N1, -math.inf)
-    if request.top_p < 1.0:
-        sorted_NV, order_NV = logprobs_NV.softmax(-1).sort(dim=-1, descending=True, stable=True)
-        surplus_NV = sorted_NV.cumsum(-1) - sorted_NV >= request.top_p
-        surplus_NV[:, 0] = False  # float32 knows no 1e-46: the likeliest stays, whatever top-p is
-        outside_NV = torch.zeros_like(surplus_NV).scatter(-1, order_NV, surplus_NV)
-        logprobs_NV = logprobs_NV.masked_fill(outside_NV, -math.inf)
-    return logprobs_NV
+def accept(base: BaseModel, sample: Sample, drawn: Drawn) -> SampleChunk:
+    """Add a token; the chunk says whether it was the last."""
+    if drawn.token is None:
+        raise EngineError("the model's logits are not finite: its weights have diverged")
+    sample.tokens.append(drawn.token)
+    reason = _stop_reason(base, sample, sample.ticket.request)
+    return SampleChunk(sample.index, (drawn.token,), (drawn.logprob,), reason)
+
+
+def prompt_scores(prompt: Prompt) -> Floats:
+    """[T], NaN at 0."""
+    assert prompt.scores is not None
+    scores: Floats = np.concatenate(
+        [np.array([math.nan], np.float32), *(each.cpu().numpy() for each in prompt.scores)]
+    )
+    return scores
 
 
 def _stop_reason(base: BaseModel, sample: Sample, request: SampleRequest) -> str | None:
@@ -194,22 +117,6 @@ def _has_stop_string(base: BaseModel, tokens: list[int], stops: tuple[str, ...])
     if len(tokens) > reach:
         text = text.lstrip(_BROKEN)
     return any(stop in text for stop in stops)
-
-
-def _scores(parts: list[Tensor]) -> npt.NDArray[np.float32]:
-    scores: npt.NDArray[np.float32] = torch.cat([torch.tensor([math.nan]), *parts]).numpy()
-    return scores
-
-
-def _generator(request: SampleRequest, index: int) -> torch.Generator:
-    """Its own for every sample: what one draws depends on no other."""
-    generator = torch.Generator()
-    if request.seed is None:
-        generator.seed()
-    else:
-        entropy = np.random.SeedSequence((request.seed % 2**64, index))
-        generator.manual_seed(int(entropy.generate_state(1, np.uint64)[0]))
-    return generator
 
 
 def check_request(base: BaseModel, request: SampleRequest) -> npt.NDArray[np.int64]:

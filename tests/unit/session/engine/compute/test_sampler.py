@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from transformers import AutoModelForCausalLM
 
 from session.engine.compute import weights
 from session.engine.compute.attention import Sequences
+from session.engine.compute.drawing import filter_logprobs
 from session.engine.compute.engine import Compute
 from session.engine.compute.model import BaseModel
-from session.engine.compute.sampler import _has_stop_string, filter_logprobs
-from session.engine.port import BaseRef, Datum, EngineError, Loss, SampleRequest
+from session.engine.compute.sampler import _has_stop_string
+from session.engine.port import BaseRef, Datum, EngineError, Loss, SampleChunk, SampleRequest
 from support.tiny import ADAM, LORA, tiny_datum
 
 PROMPT = tiny_datum(40).tokens
@@ -49,18 +50,26 @@ def sample(compute: Compute, ref: BaseRef, **settings: Any) -> list[Sampled]:
     given = {"weights": "m", "prompt": PROMPT, "max_tokens": 20, "stop_ids": (), **settings}
     request = SampleRequest(ref, **given)
     found = [Sampled([], [], None) for _ in range(request.n)]
-    for chunks in compute.sample(request, compute.weights(request.weights)):
-        for chunk in chunks:
-            if chunk.index >= 0:
-                found[chunk.index].tokens += chunk.tokens
-                found[chunk.index].logprobs += chunk.logprobs
-                found[chunk.index].reason = chunk.stop_reason
+    for chunk in chunks_of(compute, request):
+        if chunk.index >= 0:
+            found[chunk.index].tokens += chunk.tokens
+            found[chunk.index].logprobs += chunk.logprobs
+            found[chunk.index].reason = chunk.stop_reason
     return found
+
+
+def chunks_of(compute: Compute, request: SampleRequest) -> Iterator[SampleChunk]:
+    compute.join(request, compute.weights(request.weights))
+    while not compute.sampling.is_idle:
+        for _, event in compute.sampling.step():
+            if isinstance(event, Exception):
+                raise event
+            yield event
 
 
 def prompt_scores(compute: Compute, ref: BaseRef, prompt: Any) -> np.ndarray[Any, Any]:
     request = SampleRequest(ref, "m", prompt, max_tokens=0, prompt_logprobs=True)
-    chunks = [c for part in compute.sample(request, compute.weights("m")) for c in part]
+    chunks = list(chunks_of(compute, request))
     assert chunks[0].prompt_logprobs is not None
     return chunks[0].prompt_logprobs
 
