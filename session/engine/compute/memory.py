@@ -27,5 +27,9 @@ def sizes_in_memory_errors(rows: Sequence[Row]) -> Iterator[None]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """torch has a class for it on accelerators; its CPU allocator only has words."""
-    name = type(error).__name__
-    return name in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in str(error)
+    words = str(error)
+    return (
+        type(error).__name__ in ("MemoryError", "OutOfMemoryError")
+        or "can't allocate memory" in words
+        or "bad_alloc" in words
+    )

@@ -12,7 +12,7 @@ import torch
 from session.engine.compute.engine import Compute
 from session.engine.port import BaseRef, Datum, Loss, LossOutput
 from support.golden import Golden, assert_same_gradient, golden, restored, train, trained_adapter
-from support.tiny import LORA, tiny_datum
+from support.tiny import ADAM, LORA, tiny_datum
 
 LENGTHS = [7, 30, 2, 16, 25, 1, 12, 9]
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
@@ -109,3 +109,19 @@ def test_neither_order_nor_micro_batches_change_the_gradient(
     wanted = expected(ref, adapter, loss, "float64")
     assert_same_losses(results, wanted, "float64")
     assert_same_gradient(compute.model("m").gradient, wanted.gradient, within=1e-9)
+
+
+def test_bfloat16_is_of_the_base_alone(ref: BaseRef, adapter: Path) -> None:
+    """Everything that adds up is float32, and lies as near as eight bits allow."""
+    compute = new_compute(ref, adapter, "bfloat16")
+    results = train(compute, batch(Loss.cross_entropy), Loss.cross_entropy)
+    wanted = expected(ref, adapter, Loss.cross_entropy, "float64")
+    for result, scores in zip(results, wanted.logprobs, strict=True):
+        np.testing.assert_allclose(result.logprobs, scores.numpy(), rtol=0, atol=0.2)
+    model = compute.model("m")
+    assert model.base.head.linear.weight.dtype is torch.bfloat16
+    assert_same_gradient(model.gradient, wanted.gradient, within=0.05)
+    compute.optim_step("m", ADAM)
+    after = compute.model("m")
+    kept = [after.adapter.tensors, after.moments.exp_avg, after.moments.exp_avg_sq]
+    assert {each.dtype for tensors in kept for each in tensors.values()} == {torch.float32}
