@@ -34,6 +34,11 @@ class Call:
     sinks_H: Tensor | None = None
     softcap: float | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether torch's own attention can do it."""
+        return self.sinks_H is None and self.softcap is None
+
 
 class Plan(Protocol):
     """Which tokens of a pass belong together, and what they see beside each other."""
@@ -51,8 +56,13 @@ class Sequences:
 
     def attend(self, call: Call) -> Tensor:
         lengths = list(self.lengths)
-        pieces = zip(*(torch.split(each, lengths, dim=1) for each in over_heads(call)), strict=True)
+        # torch's attention takes shared heads as they are on a CPU; elsewhere not in float32.
+        shares = call.query_HNE.device.type == "cpu" and call.is_plain
+        heads = (call.query_HNE, call.key_GNE, call.value_GNE) if shares else over_heads(call)
+        pieces = zip(*(torch.split(each, lengths, dim=1) for each in heads), strict=True)
         whole = [attend(q[None], k[None], v[None], call)[0] for q, k, v in pieces]
+        if len(whole) == 1:
+            return whole[0].transpose(0, 1)
         return torch.cat(whole, dim=1).transpose(0, 1)
 
 
@@ -66,16 +76,23 @@ def over_heads(call: Call) -> tuple[Tensor, Tensor, Tensor]:
 
 def attend(query: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
     """The last T of S positions look back over all S: query [.., H, T, E], key and value
-    [.., H, S, E]."""
+    [.., H, S, E], or with G heads where the call is plain."""
     count, seen = query.shape[-2], key.shape[-2]
-    if call.sinks_H is not None or call.softcap is not None:
+    if not call.is_plain:
         return _attend_in_full(query, key, value, call)
-    if count == 1 and (call.window is None or seen <= call.window):
-        return F.scaled_dot_product_attention(query, key, value, scale=call.scaling)
-    if count == seen and (call.window is None or seen <= call.window):
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=call.scaling)
-    mask_TS = _visible(count, seen, call.window, query.device)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask_TS, scale=call.scaling)
+    in_reach = call.window is None or seen <= call.window
+    is_causal = count == seen and count > 1 and in_reach
+    sees_all = count == 1 and in_reach
+    mask = None if is_causal or sees_all else _visible(count, seen, call.window, query.device)
+    return F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=is_causal,
+        scale=call.scaling,
+        enable_gqa=query.shape[-3] != key.shape[-3],
+    )
 
 
 def _attend_in_full(query: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:

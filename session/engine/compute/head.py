@@ -19,8 +19,8 @@ from torch import Tensor
 from session.engine.compute.batch import TARGETS
 from session.engine.compute.lora import LoraLinear
 
-# Tokens whose logits exist at once. More would be no faster: the products are large enough.
-CHUNK = 256
+# How many logits exist at once: 128 MiB in float32, and enough rows for a fast product.
+LOGITS = 2**25
 
 Inputs = Mapping[str, Tensor]
 Terms = Callable[[Tensor, Inputs], Tensor]
@@ -38,35 +38,60 @@ class Scored:
 
 @torch.no_grad()
 def score(
-    head: LoraLinear, hidden_ND: Tensor, inputs_NK: Inputs, terms: Terms, *, with_slopes: bool
+    head: LoraLinear,
+    hidden_ND: Tensor,
+    inputs_NK: Inputs,
+    terms: Terms,
+    *,
+    with_slopes: bool,
+    logits: int = LOGITS,
 ) -> Scored:
-    """`terms` gives the loss of each token from its log-probabilities and inputs."""
+    """`terms` gives the loss of each token from its log-probabilities and inputs. At most `logits`
+    of them exist at once, or those of one token."""
+    rows = max(1, logits // head.linear.out_features)
     slopes_ND = torch.zeros_like(hidden_ND) if with_slopes else hidden_ND[:0]
     by_head: dict[str, Tensor] = {}
     found: list[tuple[Tensor, Tensor]] = []
-    for start in range(0, len(hidden_ND), CHUNK):
-        place = slice(start, start + CHUNK)
+    for start in range(0, len(hidden_ND), rows):
+        place = slice(start, start + rows)
         inputs_CK = {name: each[place] for name, each in inputs_NK.items()}
-        logprobs_CV = log_softmax(head(hidden_ND[place]))
-        logprobs_CK = logprobs_CV.gather(-1, inputs_CK[TARGETS])
+        logprobs_CK, shares = _logprobs(head(hidden_ND[place]), inputs_CK[TARGETS])
         terms_CK, slopes_CK = _terms(terms, logprobs_CK, inputs_CK, with_slopes=with_slopes)
         found.append((logprobs_CK, terms_CK))
         if with_slopes:
-            live_L = (slopes_CK != 0).any(-1).nonzero()[:, 0]
-            targets_LK, slopes_LK = inputs_CK[TARGETS][live_L], slopes_CK[live_L]
-            if len(live_L) < len(logprobs_CV):
-                logprobs_CV = logprobs_CV[live_L]
-            slopes_LV = _by_logits(logprobs_CV, targets_LK, slopes_LK)
-            slopes_ND[start + live_L] = _through(
-                head, hidden_ND[start + live_L], slopes_LV, by_head
-            )
+            live_L = (slopes_CK != 0).any(-1).nonzero()[:, 0]  # a masked token passes nothing back
+            slopes_LV = shares.slopes(live_L, inputs_CK[TARGETS][live_L], slopes_CK[live_L])
+            live_L = start + live_L
+            slopes_ND[live_L] = _through(head, hidden_ND[live_L], slopes_LV, by_head)
     logprobs, losses = (torch.cat(each) for each in zip(*found, strict=True))
     return Scored(logprobs, losses, slopes_ND, by_head)
 
 
-def log_softmax(logits_NV: Tensor) -> Tensor:
-    """In float32 at least, whatever the model computes in."""
-    return logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)).log_softmax(-1)
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """The softmax of logits, before it is divided by its sum."""
+
+    exp_CV: Tensor
+    sum_C1: Tensor
+
+    def slopes(self, live_L: Tensor, targets_LK: Tensor, slopes_LK: Tensor) -> Tensor:
+        """By the logits, for some of the tokens; where these are all, in the place of `exp_CV`."""
+        is_whole = len(live_L) == len(self.exp_CV)
+        slopes_LV = self.exp_CV if is_whole else self.exp_CV[live_L]
+        slopes_LV.mul_(-slopes_LK.sum(-1, keepdim=True) / self.sum_C1[live_L])
+        for k in range(targets_LK.shape[1]):  # one a row: places that come twice have no order
+            slopes_LV.scatter_add_(-1, targets_LK[:, k : k + 1], slopes_LK[:, k : k + 1])
+        return slopes_LV
+
+
+def _logprobs(logits_CV: Tensor, targets_CK: Tensor) -> tuple[Tensor, _Shares]:
+    """In float32 at least, whatever the model computes in, and in the place of the logits."""
+    logits_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
+    logits_CV -= logits_CV.amax(-1, keepdim=True)
+    targeted_CK = logits_CV.gather(-1, targets_CK)
+    exp_CV = logits_CV.exp_()
+    sum_C1 = exp_CV.sum(-1, keepdim=True)
+    return targeted_CK - sum_C1.log(), _Shares(exp_CV, sum_C1)
 
 
 def _terms(
@@ -80,14 +105,6 @@ def _terms(
         terms_CK = terms(leaf_CK, inputs_CK)
         (slopes_CK,) = torch.autograd.grad(terms_CK.sum(), leaf_CK)
     return terms_CK.detach(), slopes_CK
-
-
-def _by_logits(logprobs_LV: Tensor, targets_LK: Tensor, slopes_LK: Tensor) -> Tensor:
-    """Slopes by the logits, in the place of the log-probabilities."""
-    slopes_LV = logprobs_LV.exp_().mul_(-slopes_LK.sum(-1, keepdim=True))
-    for k in range(targets_LK.shape[1]):  # one a row: adding to a place twice has no fixed order
-        slopes_LV.scatter_add_(-1, targets_LK[:, k : k + 1], slopes_LK[:, k : k + 1])
-    return slopes_LV
 
 
 def _through(
