@@ -182,7 +182,8 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a client posts to `/v1/samples`. Exactly one of the four sources is named.
 
     The same `token` gives the same answer again. `stop` None means the model's own end tokens;
-    ids or strings add to those; an empty list means that only the length stops.
+    ids or strings add to those; an empty list means that only the length stops. `deterministic`
+    computes apart from all other requests: the same one then gives the same bits on one machine.
     """
 
     prompt: Tensor
@@ -200,6 +201,7 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop: list[str | int] | str | None = None
     prompt_logprobs: bool = False
     version: int = VERSION
+    deterministic: bool = False
 
 
 class Sequence(msgspec.Struct, frozen=True):
@@ -214,6 +216,7 @@ class Samples(msgspec.Struct, frozen=True):
     prompt_logprobs: Tensor | None = None  # NaN at 0
     prompt_tokens: int = 0
     sampled_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt's, what was not computed again
 
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ async def take_samples(
         return wire.unpack(request.result, wire.Samples)
     if request.status == SamplingStatus.failed:
         raise _refused(request)
-    async with channel.sample(Ask(request.id, form, target)) as frames:
+    async with channel.sample(Ask(request.id, request.account_id, form, target)) as frames:
         async for frame in frames:
             match frame:
                 case End():
@@ -67,6 +67,6 @@ async def streamed(
                     raise SamplingFailed(Kind(frame.failure.kind), frame.failure.message)
         raise WorkerAway("it stopped while sampling")
 
-    ask = Ask(request.id, form, target, is_streamed=True)
+    ask = Ask(request.id, request.account_id, form, target, is_streamed=True)
     async with channel.sample(ask) as frames, aclosing(chunks()) as found:
         yield found

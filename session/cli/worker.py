@@ -35,6 +35,7 @@ async def _work(settings: Settings) -> None:
     engine = LocalEngine(
         micro_batch_tokens=settings.engine.micro_batch_tokens,
         activation_bytes=settings.engine.activation_bytes,
+        cache_bytes=settings.engine.cache_bytes,
         dtype=settings.engine.dtype,
         device=settings.engine.device,
         threads=settings.engine.threads,

@@ -93,6 +93,7 @@ def _request(
         seed=None if params.seed is None else int(params.seed),
         stop=_stop(params),
         prompt_logprobs=prompt_logprobs,
+        deterministic=bool(params.deterministic),
     )
 
 

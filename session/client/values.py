@@ -120,7 +120,9 @@ class AdamParams:
 @dataclass(frozen=True)
 class SamplingParams:
     """`max_tokens` None is 256. `stop` None is the model's own end tokens; strings or ids add to
-    those; an empty list means that only the length stops. `top_k` -1 is off."""
+    those; an empty list means that only the length stops. `top_k` -1 is off. `deterministic`
+    computes apart from all other requests, which takes longer: the same request for the same
+    weights then gives the same bits on one machine."""
 
     max_tokens: int | None = None
     temperature: float = 1.0
@@ -128,6 +130,7 @@ class SamplingParams:
     top_p: float = 1.0
     seed: int | None = None
     stop: str | Sequence[str] | Sequence[int] | None = None
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "top_k", "seed"):

@@ -29,6 +29,7 @@ class Target(msgspec.Struct, frozen=True):
 
 class Ask(msgspec.Struct, frozen=True):
     request_id: str
+    account_id: str
     form: wire.Sampling
     target: Target
     is_streamed: bool = False  # its reader gets tokens as they come, and pays for those if it goes
@@ -40,6 +41,7 @@ class Chunk(msgspec.Struct, frozen=True, tag="chunk"):
     logprobs: list[float]
     stop_reason: str | None
     prompt_logprobs: wire.Tensor | None
+    cached_tokens: int = 0
 
 
 class End(msgspec.Struct, frozen=True, tag="end"):
@@ -56,7 +58,14 @@ Frame = Chunk | End | Error
 def from_engine(chunk: SampleChunk) -> Chunk:
     scores = chunk.prompt_logprobs
     packed = None if scores is None else wire.Tensor.of(scores)
-    return Chunk(chunk.index, list(chunk.tokens), list(chunk.logprobs), chunk.stop_reason, packed)
+    return Chunk(
+        chunk.index,
+        list(chunk.tokens),
+        list(chunk.logprobs),
+        chunk.stop_reason,
+        packed,
+        chunk.cached_tokens,
+    )
 
 
 def to_engine(chunk: Chunk) -> SampleChunk:
@@ -67,6 +76,7 @@ def to_engine(chunk: Chunk) -> SampleChunk:
         tuple(chunk.logprobs),
         chunk.stop_reason,
         None if scores is None else scores.array(),
+        chunk.cached_tokens,
     )
 
 
@@ -99,8 +109,10 @@ class Gathering:
         self._logprobs: list[list[float]] = [[] for _ in range(n)]
         self._reasons = ["cut"] * n
         self._scores: wire.Tensor | None = None
+        self._cached_tokens = 0
 
     def add(self, chunk: Chunk) -> None:
+        self._cached_tokens += chunk.cached_tokens
         if chunk.prompt_logprobs is not None:
             self._scores = chunk.prompt_logprobs
         if chunk.index < 0:
@@ -124,4 +136,5 @@ class Gathering:
             prompt_logprobs=self._scores,
             prompt_tokens=self._prompt_tokens,
             sampled_tokens=sum(map(len, self._tokens)),
+            cached_tokens=self._cached_tokens,
         )

@@ -65,7 +65,7 @@ def _is_stop(stop: str | int) -> bool:
     return isinstance(stop, str) or 0 <= stop < 2**31
 
 
-def engine_request(form: wire.Sampling, target: Target) -> SampleRequest:
+def engine_request(form: wire.Sampling, target: Target, account_id: str) -> SampleRequest:
     """The wire's stop rule: None is the model's own end; named stops add to it; [] is nothing."""
     stops = _stops(form)
     ids = tuple(stop for stop in stops if isinstance(stop, int))
@@ -82,6 +82,8 @@ def engine_request(form: wire.Sampling, target: Target) -> SampleRequest:
         stop_ids=() if form.stop == [] else (*ids, *target.end_ids),
         stop_strings=tuple(stop for stop in stops if isinstance(stop, str)),
         prompt_logprobs=form.prompt_logprobs,
+        deterministic=form.deterministic,
+        owner=account_id,
     )
 
 
@@ -212,7 +214,11 @@ async def complete(
         account_id=request.account_id,
         operation_id=request.id,
         model=request.model,
-        counts={Category.prefill: samples.prompt_tokens, Category.sample: samples.sampled_tokens},
+        counts={
+            Category.prefill: samples.prompt_tokens - samples.cached_tokens,
+            Category.cached_prefill: samples.cached_tokens,
+            Category.sample: samples.sampled_tokens,
+        },
         session_id=request.session_id,
     )
 

@@ -64,7 +64,7 @@ class Sampling:
     async def _chunks(self, ask: Ask) -> AsyncGenerator[Chunk]:
         async with AsyncExitStack() as stack:
             await self._ready(ask, stack)
-            request = sampling.engine_request(ask.form, ask.target)
+            request = sampling.engine_request(ask.form, ask.target, ask.account_id)
             stream = self._context.engine.sample(request)
             stack.push_async_callback(stream.aclose)  # type: ignore[attr-defined]  # a generator
             async for chunk in stream:

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor
 
 from session.engine.port import SampleRequest
 
+BLOCK = 256  # tokens whose probabilities are summed first
 MIN_TEMPERATURE = 1e-6
 """A lower one counts as this: the likeliest token but for ties, and finite in float32."""
 
@@ -87,10 +89,28 @@ def _filtered(logprobs_NV: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
 
 
 def _by_inverse(logprobs_NV: Tensor, uniform_N: Tensor) -> Tensor:
-    """The first token whose cumulative probability is above the number, of the sum of all."""
-    reached_NV = logprobs_NV.exp().cumsum(-1, dtype=torch.float64)
-    total_N1 = reached_NV[:, -1:]
-    wanted_N1 = uniform_N[:, None].to(total_N1.device) * total_N1
-    below_N1 = torch.minimum(wanted_N1, torch.nextafter(total_N1, torch.zeros_like(total_N1)))
-    found_N = torch.searchsorted(reached_NV, below_N1, right=True)[:, 0]
-    return found_N.clamp(max=reached_NV.shape[-1] - 1)  # beyond it where nothing is a number
+    """The first token whose cumulative probability is above the number, of the sum of all.
+
+    The block is found first and then the token in it: summing is fast, cumulative sums are not.
+    """
+    padding = -logprobs_NV.shape[-1] % BLOCK
+    chances_NBX = F.pad(logprobs_NV.exp(), (0, padding)).view(len(logprobs_NV), -1, BLOCK)
+    wanted_N1 = uniform_N[:, None].to(logprobs_NV.device)
+    block_N1, before_N1 = _reached(chances_NBX.sum(-1), wanted_N1, scale=True)
+    rows_N1 = torch.arange(len(logprobs_NV), device=block_N1.device)[:, None]
+    place_N1, _ = _reached(chances_NBX[rows_N1, block_N1][:, 0], before_N1, scale=False)
+    found_N = (block_N1 * BLOCK + place_N1)[:, 0]
+    return found_N.clamp(max=logprobs_NV.shape[-1] - 1)  # beyond it where nothing is a number
+
+
+def _reached(chances_NX: Tensor, wanted_N1: Tensor, *, scale: bool) -> tuple[Tensor, Tensor]:
+    """Where the cumulative sum is above what is wanted, and what is wanted beyond that of before.
+    It is always a place with a chance: rounding may ask for more than there is."""
+    reached_NX = chances_NX.cumsum(-1, dtype=torch.float64)
+    total_N1 = reached_NX[:, -1:]
+    wanted_N1 = wanted_N1 * total_N1 if scale else wanted_N1
+    wanted_N1 = torch.minimum(wanted_N1, torch.nextafter(total_N1, torch.zeros_like(total_N1)))
+    place_N1 = torch.searchsorted(reached_NX, wanted_N1, right=True)
+    place_N1 = place_N1.clamp(max=chances_NX.shape[-1] - 1)
+    before_NX = reached_NX - chances_NX
+    return place_N1, (wanted_N1 - before_NX.gather(-1, place_N1)).clamp(min=0.0)

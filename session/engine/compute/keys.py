@@ -162,7 +162,7 @@ class Group:
         if call.window not in self._biases:
             self._biases[call.window] = self._bias(call.window, query_SHE)
         bias, _ = self._biases[call.window]
-        if not (self.prompt is None and call.sinks_H is None and call.softcap is None):
+        if self.prompt is not None or not call.is_plain:
             return self._attend_in_parts(call, query_SGRE, keys, values).flatten(1, 2)
         if bias is not None:
             bias = bias.expand(-1, -1, query_SGRE.shape[2], -1)
