@@ -1,13 +1,17 @@
 """Runs benchmarks, each a module beside this one, and prints one table a benchmark.
 
-    python -m benchmarks [NAME ...]
+    python -m benchmarks [--json FOLDER] [NAME ...]
 
 A benchmark is a module with `run() -> Iterable[Row]`; its first line is the table's title. One
 name a row: ours beside a peer's in the same unit, and the ratio, above 1 where ours is better.
+With --json, each also writes FOLDER/NAME.json.
 """
 
+import argparse
+import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -16,7 +20,9 @@ from rich.table import Table
 
 from benchmarks.rows import Row
 
-_NOT_BENCHMARKS = frozenset(("__init__", "__main__", "big_file", "rows"))
+_NOT_BENCHMARKS = frozenset(
+    ("__init__", "__main__", "big_file", "plain_training", "rows", "smollm2")
+)
 
 
 def names() -> list[str]:
@@ -24,17 +30,30 @@ def names() -> list[str]:
     return sorted({file.stem for file in files} - _NOT_BENCHMARKS)
 
 
-def main(wanted: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--json", type=Path, metavar="FOLDER")
+    given = parser.parse_args(arguments)
     known = names()
-    if unknown := sorted(set(wanted) - set(known)):
+    if unknown := sorted(set(given.names) - set(known)):
         Console(stderr=True).print(f"no benchmark {', '.join(unknown)}; there are {known}")
         return 2
     console = Console(width=None if sys.stdout.isatty() else 120)
-    for name in wanted or known:
+    for name in given.names or known:
         module = import_module(f"benchmarks.{name}")
         title = str(module.__doc__).splitlines()[0]
-        console.print(_table(f"{name}: {title}", module.run()))
+        rows = list(module.run())
+        console.print(_table(f"{name}: {title}", rows))
+        if given.json is not None:
+            _write(given.json / f"{name}.json", title, rows)
     return 0
+
+
+def _write(file: Path, title: str, rows: Iterable[Row]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    measured = [{**asdict(row), "ratio": row.ratio} for row in rows]
+    file.write_text(json.dumps({"title": title, "rows": measured}, indent=2) + "\n")
 
 
 def _table(title: str, rows: Iterable[Row]) -> Table:

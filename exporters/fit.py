@@ -71,7 +71,7 @@ def _check_shapes(
 ) -> None:
     weights = INDEX if (directory / INDEX).is_file() else WEIGHTS
     has, wanted = shapes(found), shapes(shards)
-    is_tied = bool(config.get("tie_word_embeddings", False))
+    is_tied = bool(config.get("tie_word_embeddings", HEAD not in has))
     if not is_tied or HEAD in has:  # of a tied base, whose head was trained apart
         wanted.setdefault(HEAD, wanted[embedding_name(shards)])
     for name, shape in wanted.items():

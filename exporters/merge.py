@@ -61,7 +61,8 @@ def merge(base: Path, adapter: Path, target: Path) -> MergeReport:
     shards = read_shards(base)
     base_config = read_json(base, CONFIG)
     modules = pairs(config, tensors)
-    tied = bool(base_config.get("tie_word_embeddings", False))
+    # Where the configuration does not say: a model without a head of its own shares one.
+    tied = bool(base_config.get("tie_word_embeddings", not _holds(shards, HEAD)))
     untied = tied and HEAD.removesuffix(".weight") in modules
     # A tied base stores no head: the merged one is then born from the embedding.
     source = embedding_name(shards) if untied and not _holds(shards, HEAD) else None

@@ -8,12 +8,13 @@ import torch
 import transformers
 
 from session.engine.port import BaseRef
+from support.tiny import write_companions
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 DENSE = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
 
 _SIZES: Mapping[str, Any] = {
-    "vocab_size": 128,
+    "vocab_size": 384,
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -82,4 +83,5 @@ def write_architecture(name: str, path: Path, **changes: Any) -> BaseRef:
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(0.2 * noise + (parameter.mean() if parameter.ndim == 1 else 0.0))
     model.save_pretrained(path)
+    assert write_companions(path) == config.vocab_size
     return BaseRef(f"tiny/{name}", name, path)

@@ -44,19 +44,24 @@ CORPUS = [
 def tiny_model(path: Path, *, tied: bool = True, seed: int = 0) -> Path:
     """Write a complete Hugging Face directory (float32 safetensors) and return it."""
     path.mkdir(parents=True, exist_ok=True)
-    tokenizer = _tokenizer()
-    tokenizer.save(str(path / "tokenizer.json"))
-    vocabulary = tokenizer.get_vocab_size()
+    vocabulary = write_companions(path)
     save_file(
         _tensors(vocabulary, tied=tied, seed=seed),
         path / "model.safetensors",
         metadata={"format": "pt"},
     )
-    (path / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     _write(path / "config.json", _config(vocabulary, tied=tied))
+    return path
+
+
+def write_companions(path: Path) -> int:
+    """All but weights and configuration; returns the size of the vocabulary."""
+    tokenizer = _tokenizer()
+    tokenizer.save(str(path / "tokenizer.json"))
+    (path / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     _write(path / "generation_config.json", {"bos_token_id": 1, "eos_token_id": END_ID})
     _write(path / "tokenizer_config.json", _tokenizer_config())
-    return path
+    return tokenizer.get_vocab_size()
 
 
 def tiny_ref(path: Path, *, tied: bool = True, seed: int = 0) -> BaseRef:

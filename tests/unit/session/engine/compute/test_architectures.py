@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from exporters.merge import merge
 from session.engine.compute.engine import Compute
 from session.engine.compute.model import load_base
 from session.engine.port import BaseRef, Datum, EngineError, Loss
@@ -81,6 +82,19 @@ def test_gradients_are_those_of_peft(
     for result, terms in zip(results, wanted.terms, strict=True):
         assert result.loss == pytest.approx(float(terms.sum()), rel=1e-7)
     assert_same_gradient(compute.model("m").gradient, wanted.gradient, within=1e-7)
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_a_merged_adapter_is_what_was_trained(
+    refs: Mapping[str, BaseRef], tmp_path: Path, name: str
+) -> None:
+    base = shutil.copytree(refs[name].path, tmp_path / "base")
+    change_json(base / "config.json", tie_word_embeddings=None)  # many say it by their class alone
+    lora = replace(LORA, targets=targets(name))
+    adapter = trained_adapter(refs[name], lora, data(), tmp_path / "save")
+    merge(base, adapter, tmp_path / "merged")
+    compute = restored(Compute(micro_batch_tokens=64), refs[name], lora, adapter)
+    assert_like_transformers(compute, replace(refs[name], path=tmp_path / "merged"))
 
 
 @pytest.mark.parametrize(
