@@ -1,6 +1,11 @@
-"""AdamW with decoupled weight decay, as `torch.optim.AdamW`, from old tensors to new ones."""
+"""AdamW with decoupled weight decay, as `torch.optim.AdamW`, from old tensors to new ones.
+
+An adapter has hundreds of small tensors: torch's `_foreach_` functions, which `torch.optim` is made
+of too, take all of them in one call.
+"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,7 +51,7 @@ def check_params(params: AdamParams) -> None:
 
 
 def global_norm(gradient: Tensors) -> float:
-    norms = [torch.linalg.vector_norm(each) for each in gradient.values()]
+    norms = torch._foreach_norm(list(gradient.values()))
     return float(torch.linalg.vector_norm(torch.stack(norms)))
 
 
@@ -59,27 +64,32 @@ def adamw_step(
         raise NonFiniteGradient(
             f"the gradient norm is {norm}: step refused, gradient cleared, weights as before"
         )
+    names = list(weights)
+    slopes = [gradient[name] for name in names]
     if params.grad_clip_norm and norm > params.grad_clip_norm:
-        scale = params.grad_clip_norm / (norm + 1e-6)
-        gradient = map_tensors(lambda g: g * scale, gradient)
+        slopes = list(torch._foreach_mul(slopes, params.grad_clip_norm / (norm + 1e-6)))
     beta1, beta2 = params.beta1, params.beta2
-    moments = Moments(
-        moments.count + 1,
-        map_tensors(lambda m, g: m.lerp(g, 1 - beta1), moments.exp_avg, gradient),
-        map_tensors(
-            lambda v, g: (v * beta2).addcmul_(g, g, value=1 - beta2), moments.exp_avg_sq, gradient
-        ),
+    count = moments.count + 1
+    avg = torch._foreach_lerp([moments.exp_avg[name] for name in names], slopes, 1 - beta1)
+    avg_sq = torch._foreach_mul([moments.exp_avg_sq[name] for name in names], beta2)
+    torch._foreach_addcmul_(avg_sq, slopes, slopes, value=1 - beta2)
+    spread = torch._foreach_sqrt(avg_sq)
+    torch._foreach_div_(spread, math.sqrt(1 - beta2**count))
+    torch._foreach_add_(spread, params.eps)
+    rates = [_rate(name, params) for name in names]
+    updated = torch._foreach_mul(
+        [weights[name] for name in names], [1 - rate * params.weight_decay for rate in rates]
     )
-    updated = {name: _update(name, weight, moments, params) for name, weight in weights.items()}
-    return updated, moments, norm
+    torch._foreach_addcdiv_(updated, avg, spread, [-rate / (1 - beta1**count) for rate in rates])
+    after = Moments(count, _named(names, avg), _named(names, avg_sq))
+    return _named(names, updated), after, norm
 
 
-def _update(name: str, weight: Tensor, moments: Moments, params: AdamParams) -> Tensor:
-    rate = params.learning_rate
+def _rate(name: str, params: AdamParams) -> float:
     if params.lora_plus_ratio is not None and ".lora_B." in name:
-        rate *= params.lora_plus_ratio
-    correction1 = 1 - params.beta1**moments.count
-    correction2 = 1 - params.beta2**moments.count
-    spread = (moments.exp_avg_sq[name].sqrt() / math.sqrt(correction2)).add_(params.eps)
-    decayed = weight * (1 - rate * params.weight_decay)
-    return decayed.addcdiv_(moments.exp_avg[name], spread, value=-rate / correction1)
+        return params.learning_rate * params.lora_plus_ratio
+    return params.learning_rate
+
+
+def _named(names: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    return dict(zip(names, tensors, strict=True))

@@ -39,7 +39,11 @@ class Training:
 
     def plus_gradient(self, gradient: Tensors) -> "Training":
         if self.gradient is not None:
-            gradient = map_tensors(torch.add, self.gradient, gradient)
+            names = list(self.gradient)
+            both = torch._foreach_add(
+                list(self.gradient.values()), [gradient[name] for name in names]
+            )
+            gradient = dict(zip(names, both, strict=True))
         return replace(self, gradient=gradient)
 
     def stepped(self, params: AdamParams) -> tuple["Training", StepResult]:

@@ -62,9 +62,11 @@ async def test_training_gives_the_same_bits_whatever_else_runs(
     engine: LocalEngine, ref: BaseRef
 ) -> None:
     await engine.create_model("quiet", base=ref, lora=LORA)
+    await engine.create_model("other", base=ref, lora=replace(LORA, seed=9))
     alone = await engine.forward_backward("quiet", DATA, loss=Loss.cross_entropy, config={})
     together = await asyncio.gather(
         engine.forward_backward("a", DATA, loss=Loss.cross_entropy, config={}),
+        engine.forward_backward("other", DATA, loss=Loss.cross_entropy, config={}),
         tokens(engine.sample(request(ref))),
         tokens(engine.sample(request(ref))),
     )

@@ -125,3 +125,16 @@ def test_bfloat16_is_of_the_base_alone(ref: BaseRef, adapter: Path) -> None:
     after = compute.model("m")
     kept = [after.adapter.tensors, after.moments.exp_avg, after.moments.exp_avg_sq]
     assert {each.dtype for tensors in kept for each in tensors.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("rank", [1, 256])
+def test_the_smallest_and_the_largest_rank_train_like_pefts(
+    untied: BaseRef, tmp_path: Path, rank: int
+) -> None:
+    lora, data = replace(EVERYTHING, rank=rank, alpha=3.0), batch(Loss.cross_entropy)
+    saved = trained_adapter(untied, lora, data, tmp_path)
+    compute = restored(Compute(micro_batch_tokens=40, dtype="float64"), untied, lora, saved)
+    results = train(compute, data, Loss.cross_entropy)
+    wanted = golden(untied, saved, data, Loss.cross_entropy, dtype=torch.float64)
+    assert_same_losses(results, wanted, "float64")
+    assert_same_gradient(compute.model("m").gradient, wanted.gradient, within=1e-9)
