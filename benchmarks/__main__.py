@@ -21,7 +21,7 @@ from rich.table import Table
 from benchmarks.rows import Row
 
 _NOT_BENCHMARKS = frozenset(
-    ("__init__", "__main__", "big_file", "plain_training", "rows", "smollm2")
+    ("__init__", "__main__", "big_file", "plain_training", "rows", "smollm2", "vllm")
 )
 
 

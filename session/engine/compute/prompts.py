@@ -33,6 +33,10 @@ class Prompts:
     def size(self, tokens: int) -> int:
         return tokens * self._token_bytes
 
+    def expect(self, ticket: Ticket) -> None:
+        """Decide whether its samples read their prompt together."""
+        ticket.shares_prompt = len(ticket.tokens) * (ticket.request.n - 1) >= SHARED_FROM
+
     def take(self, ticket: Ticket, *, samples: int) -> bool:
         """Whether there is memory for the prompt and so many of its samples; then it is taken."""
         return self._take_used(ticket, samples) or self._take_idle_or_new(ticket, samples)

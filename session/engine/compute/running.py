@@ -15,7 +15,7 @@ from session.engine.compute.drawing import draw
 from session.engine.compute.keys import Group, Prompt, Slot, capacity
 from session.engine.compute.model import BaseModel
 from session.engine.compute.passes import by_adapter, compute, logits
-from session.engine.compute.prompts import SHARED_FROM, Prompts
+from session.engine.compute.prompts import Prompts
 from session.engine.compute.sampler import Sample, Ticket, accept, prompt_scores
 from session.engine.port import EngineError, SampleChunk
 
@@ -57,7 +57,7 @@ class Running:
     def join(self, ticket: Ticket) -> None:
         """Raises EngineError where all of the memory would not be enough for it."""
         request, length = ticket.request, len(ticket.tokens)
-        ticket.shares_prompt = length * (request.n - 1) >= SHARED_FROM
+        self._prompts.expect(ticket)
         at_once = request.n if self._is_alone else 1
         least = self._prompts.size(length) + at_once * self._prompts.sample_size(ticket)
         if ticket.needs_prompt and least > self._memory.budget:
