@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 VERSION = 1
 MEDIA = "application/x-msgpack"
+FRAMES = "application/vnd.modelyard.frames"
+"""Several of these structs as they come, each behind its length."""
 
 DType = Literal["int64", "float32"]
 
@@ -224,6 +226,20 @@ T = TypeVar("T")
 
 def pack(value: msgspec.Struct) -> bytes:
     return msgspec.msgpack.encode(value)
+
+
+def frame(packed: bytes) -> bytes:
+    """Behind its length, in four bytes."""
+    return len(packed).to_bytes(4, "big") + packed
+
+
+def unframe(held: bytearray) -> bytes | None:
+    """Take the first frame out of what has come of a body; None while it is not whole."""
+    if len(held) < 4 or len(held) < (end := 4 + int.from_bytes(held[:4], "big")):
+        return None
+    packed = bytes(held[4:end])
+    del held[:end]
+    return packed
 
 
 def unpack(data: bytes, form: type[T], *, json: bool = False) -> T:

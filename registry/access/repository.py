@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import exists, or_, select
+from sqlalchemy import bindparam, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import joinedload
 
 from registry.access.model import Account, ApiToken
+
+_BY_HASH = select(ApiToken).where(ApiToken.secret_hash == bindparam("secret_hash"))
+"""Made once, as every request asks it."""
 
 
 class AccessRepository:
@@ -34,7 +37,7 @@ class AccessRepository:
         return found.one_or_none()
 
     async def token_by_hash(self, secret_hash: str) -> ApiToken | None:
-        found = await self._db.scalars(select(ApiToken).where(ApiToken.secret_hash == secret_hash))
+        found = await self._db.scalars(_BY_HASH, {"secret_hash": secret_hash})
         return found.one_or_none()
 
     async def token(self, token_id: str) -> ApiToken | None:

@@ -1,8 +1,10 @@
 """Our REST for sessions, operations, samples and merges. Translation only."""
 
-from typing import Annotated
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, TypeVar
 
-import msgspec
 from fastapi import APIRouter, Body, Query, Request, Response
 
 from registry.api.auth import Member, Viewer
@@ -11,6 +13,7 @@ from registry.kit.db import Database
 from registry.kit.rest import Db, ReadDb, require_unicode
 from registry.packages.service import ref_in
 from session import wire
+from session.api.answers import acknowledged, answer
 from session.api.samples import take_samples
 from session.api.schemas import (
     MergeOut,
@@ -26,9 +29,12 @@ from session.lifecycle import service as lifecycle
 from session.lifecycle.model import Status
 from session.merges import service as merges
 from session.operations import service as operations
+from session.operations.service import StoredBody
 from session.worker.channel import WorkerChannel
 
+T = TypeVar("T")
 router = APIRouter(prefix="/v1")
+_SMALL = 2**16
 Wait = Annotated[float, Query(ge=0, le=25, description="seconds to hold the answer for news")]
 
 
@@ -108,19 +114,21 @@ async def log_metrics(db: Db, actor: Member, name: str, body: StepMetrics) -> No
     tags=["operations"],
     openapi_extra=exchange(taken=wire.Submission, answered=wire.Operation, status=202),
 )
-async def submit(request: Request, actor: Member, name: str) -> Response:
-    """Stored before it is acknowledged; run in the order of its number."""
+async def submit(request: Request, actor: Member, name: str, wait: Wait = 0) -> Response:
+    """Stored before it is acknowledged; run in the order of its number. With `wait`, held for the
+    outcome; who accepts `application/vnd.modelyard.frames` gets the operation as it was stored at
+    once and, behind it, what it came to."""
     state = request.app.state
     database: Database = state.database
     store: BlobStore = state.store
-    channel: WorkerChannel = state.channel
     raw, json = await _body(request)
-    form = operations.read_submission(raw, json=json)
-    async with database.read() as db:
-        session = await lifecycle.require_session(db, actor, name)
-    stored = await operations.store_body(store, session, form.body)
+    form, stored = await _apart(raw, partial(_read, raw, json=json))
+    if stored.is_large:
+        async with database.read() as db:
+            session = await lifecycle.require_session(db, actor, name)
+        stored = await operations.put_aside(store, session, stored)
     async with database.begin() as db:
-        session = await lifecycle.require_session(db, actor, session.id, lock=True)
+        session = await lifecycle.require_session(db, actor, name, lock=True)
         accepted = await operations.accept(
             db,
             session,
@@ -131,8 +139,7 @@ async def submit(request: Request, actor: Member, name: str) -> Response:
             source=form.body.source if isinstance(form.body, wire.Load) else None,
         )
     await operations.drop_duplicate(store, accepted, stored)
-    await channel.wake(session.id)
-    return answer(request, operations.as_wire(accepted), status=202)
+    return await acknowledged(request, state.channel, operations.as_wire(accepted), wait)
 
 
 @router.get(
@@ -187,17 +194,20 @@ async def show_merge(request: Request, actor: Viewer, merge_id: str, wait: Wait 
     return await until(look, wait) or shown[-1]
 
 
+def _read(raw: bytes, *, json: bool) -> tuple[wire.Submission, StoredBody]:
+    form = operations.read_submission(raw, json=json)
+    return form, operations.packed_body(form.body)
+
+
 async def _body(request: Request) -> tuple[bytes, bool]:
     """As it came, and whether it is JSON."""
     raw = await request.body()
     is_json = request.headers.get("content-type", "").startswith("application/json")
     if is_json:
-        require_unicode(raw)
+        await _apart(raw, partial(require_unicode, raw))
     return raw, is_json
 
 
-def answer(request: Request, value: msgspec.Struct, *, status: int = 200) -> Response:
-    """MessagePack for who accepts it, JSON for everybody else."""
-    if wire.MEDIA in request.headers.get("accept", ""):
-        return Response(wire.pack(value), status, media_type=wire.MEDIA)
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
+async def _apart(raw: bytes, work: Callable[[], T]) -> T:
+    """A large body is read in a thread: the other requests go on meanwhile."""
+    return await asyncio.to_thread(work) if len(raw) > _SMALL else work()

@@ -9,7 +9,7 @@ from registry.access.actor import Actor
 from registry.kit.db import Database
 from session.operations import service as operations
 from session.operations.model import Operation
-from session.worker.channel import WorkerChannel
+from session.worker.channel import Place, WorkerChannel
 
 T = TypeVar("T")
 _POLL_S = 0.1
@@ -36,5 +36,6 @@ async def operation_once_ended(
         rest = end - monotonic()
         if found.is_final or rest <= 0:
             return found
-        if not await channel.wait(operation_id, rest):
+        place = Place(found.session_id, operation_id, found.number)
+        if await channel.outcome(place, rest) is None:
             await asyncio.sleep(min(_POLL_S, rest))

@@ -12,11 +12,13 @@ from uuid import uuid4
 import httpx
 import msgspec
 
+from session import wire
 from session.client import leaving
 from session.client.background import Background
 from session.client.config import Config
 from session.client.errors import APIError, ConnectionFailed, ServerError, api_error
-from session.wire import MEDIA, WireError, pack, unpack
+from session.client.following import Following
+from session.wire import FRAMES, MEDIA, WireError, pack, unpack
 
 T = TypeVar("T")
 log = logging.getLogger("modelyard")
@@ -72,6 +74,20 @@ class Connection:
     ) -> T:
         """POST one wire struct that carries its own token, so that it may be sent again."""
         return await self._wire(self._prepare("POST", path, read_s, content=pack(body)), form)
+
+    async def follow(self, path: str, body: msgspec.Struct, *, wait_s: int) -> Following:
+        """The same of an operation. Its answer goes on for so long, until the operation ends."""
+        request = self._prepare(
+            "POST", path, wait_s + _READ_S, content=pack(body), params={"wait": str(wait_s)}
+        )
+        request.headers["Accept"] = f"{FRAMES}, {MEDIA}"
+        response = await self._ask(request, stream=True)
+        try:
+            return await Following.read(response)
+        except WireError as error:
+            raise self._strange(response, error) from error
+        except httpx.TransportError:  # it may be stored, and is found by its token
+            return Following(await self.send(path, body, wire.Operation))
 
     async def outcome(self, path: str, form: type[T], wait_s: int = WAIT_S) -> T:
         """GET a wire struct, giving the service some time to have it ready."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from session import wire
 from session.client.errors import InvalidInput
+from session.client.following import Following
 from session.client.future import APIFuture
 from session.client.lane import Lane
 from session.client.values import Datum, ForwardBackwardOutput, wire_data
@@ -65,9 +66,9 @@ def _weighted(
 
 
 async def _finished(
-    lane: Lane, operation: wire.Operation, metrics: dict[str, float]
+    lane: Lane, sent: Following, metrics: dict[str, float]
 ) -> ForwardBackwardOutput:
-    done = await lane.outcome(operation)
+    done = await lane.outcome(sent)
     output = ForwardBackwardOutput.of(done.result or wire.Result())
     surrogate = {"surrogate_loss:sum": output.loss}
     return ForwardBackwardOutput(output.loss_fn_outputs, {**output.metrics, **surrogate, **metrics})

@@ -23,6 +23,7 @@ from session.client.errors import (
     OperationFailed,
     OutcomeUnknown,
 )
+from session.client.following import Following
 from session.client.future import APIFuture
 from session.client.records import SessionInfo
 
@@ -67,6 +68,7 @@ class Lane:
         self._unsettled: wire.Submission | None = None
         self._gradient_is_incomplete = False
         self._restoring = False
+        self._followed = 0
         self._look_at = 0.0
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         connection.background.call(connection.background.spawn, self._serve(), self._ended)
@@ -85,24 +87,38 @@ class Lane:
 
         return self.submit(work, _named(body), adds_gradient=isinstance(body, wire.ForwardBackward))
 
-    async def send(self, body: wire.Body) -> wire.Operation:
+    async def send(self, body: wire.Body, *, is_followed: bool = True) -> Following:
         """Have the next operation stored. Only within submitted work."""
         await self._settle()
         if isinstance(body, wire.OptimStep) and self._gradient_is_incomplete:
-            await self.send(wire.ClearGradient())
+            await self.send(wire.ClearGradient(), is_followed=False)
             raise IncompleteGradient
         submission = wire.Submission(self._next, uuid.uuid4().hex, body)
         self._unsettled = submission
-        stored = await self._connection.send(f"{self._path}/operations", submission, wire.Operation)
+        sent = await self._store(submission, is_followed=is_followed)
         self._unsettled = None
         self._next += 1
         if isinstance(body, wire.ClearGradient | wire.Load):
             self._gradient_is_incomplete = False
-        return stored
+        return sent
 
-    async def outcome(self, operation: wire.Operation) -> wire.Operation:
+    async def _store(self, submission: wire.Submission, *, is_followed: bool) -> Following:
+        """Of many that are under way, those behind the oldest few are asked for later."""
+        path = f"{self._path}/operations"
+        if not is_followed or self._followed >= _AWAITED_AT_ONCE:
+            return Following(await self._connection.send(path, submission, wire.Operation))
+        return await self._connection.follow(path, submission, wait_s=_FIRST_WAIT_S)
+
+    async def outcome(self, sent: Following) -> wire.Operation:
         """Wait until it is completed. Raises OperationFailed."""
+        self._followed += 1
+        try:
+            operation = await sent.ended() or sent.stored
+        finally:
+            self._followed -= 1
         path, wait_s = f"/v1/operations/{operation.id}", _FIRST_WAIT_S
+        if sent.was_held and operation.status in _UNDECIDED:
+            await self._look()
         async with self._asking:
             while operation.status in _UNDECIDED:
                 operation = await self._connection.outcome(path, wire.Operation, wait_s)
@@ -138,10 +154,8 @@ class Lane:
         finally:
             _held.reset(mark)
 
-    async def _read_outcome(
-        self, operation: wire.Operation, read: Callable[[wire.Operation], T]
-    ) -> T:
-        return read(await self.outcome(operation))
+    async def _read_outcome(self, sent: Following, read: Callable[[wire.Operation], T]) -> T:
+        return read(await self.outcome(sent))
 
     async def _settle(self) -> None:
         """After a failed send: was it stored all the same? If not, its number is free again."""

@@ -1,8 +1,9 @@
 """Queries on sessions. The account is fixed when one is made, so no query can forget it."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
-from sqlalchemy import Select, delete, or_, select, update
+from sqlalchemy import Integer, Select, Update, bindparam, case, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.kit.clock import now
@@ -64,6 +65,21 @@ async def set_metrics(
         db.add(SessionMetric(session_id=session_id, step=step, name=name, value=value))
 
 
+@cache
+def _advance() -> Update:
+    """Made once: making it takes longer than the database needs for it."""
+    last, reached = TrainingSession.next_number, bindparam("reached", type_=Integer)
+    return (
+        update(TrainingSession)
+        .where(TrainingSession.id == bindparam("session"))
+        .values(
+            next_number=case((last > reached, last), else_=reached),
+            step=bindparam("steps"),
+            last_active_at=bindparam("at"),
+        )
+    )
+
+
 class WorkerRepository:
     """What a worker asks across accounts: its own row, and the sessions that it may hold."""
 
@@ -113,6 +129,13 @@ class WorkerRepository:
             .with_for_update(skip_locked=True)
         )
         return (await self._db.scalars(query)).all()
+
+    async def advance(self, session_id: str, *, number: int, step: int) -> None:
+        """Its log goes on with `number`, or further; nobody else changes the row before this
+        transaction ends."""
+        given = {"session": session_id, "reached": number, "steps": step, "at": now()}
+        options = {"synchronize_session": False}
+        await self._db.execute(_advance(), given, execution_options=options)
 
     async def require(self, session_id: str, *, lock: bool = False) -> TrainingSession:
         return await self._db.get_one(TrainingSession, session_id, with_for_update=lock or None)

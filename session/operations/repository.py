@@ -1,13 +1,28 @@
 """Queries on the log. Tenancy comes by the session, which the caller has looked up."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import Select, bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.kit.clock import now
 from session.lifecycle.model import TrainingSession
 from session.operations.model import Operation, OperationStatus
+
+_OPEN = (OperationStatus.pending, OperationStatus.running)
+
+
+@cache
+def _due() -> Select[TrainingSession, Operation]:
+    """Made once: making it takes longer than asking it."""
+    mine = (Operation.session_id == TrainingSession.id) & (Operation.number == bindparam("number"))
+    return (
+        select(TrainingSession, Operation)
+        .outerjoin(Operation, mine & Operation.status.in_(_OPEN))
+        .where(TrainingSession.id == bindparam("session"))
+    )
 
 
 class OperationRepository:
@@ -42,16 +57,30 @@ class LogRepository:
         )
         return (await self._db.scalars(query)).one_or_none()
 
-    async def claim(self, number: int) -> Operation | None:
-        """Take the operation with this number, if it is there. Taking it again is no error."""
-        query = (
+    async def claim(self, number: int) -> None:
+        """Taking it again is no error."""
+        await self._db.execute(
             update(Operation)
             .where(Operation.session_id == self._session_id, Operation.number == number)
-            .where(Operation.status.in_((OperationStatus.pending, OperationStatus.running)))
-            .values(status=OperationStatus.running, started_at=now())
-            .returning(Operation)
+            .where(Operation.status.in_(_OPEN))
+            .values(status=OperationStatus.running, started_at=now()),
+            execution_options={"synchronize_session": False},
         )
-        return (await self._db.scalars(query)).one_or_none()
+
+    async def due(self, number: int) -> tuple[TrainingSession, Operation | None]:
+        """The session, and its operation with this number if that is to be run."""
+        given = {"session": self._session_id, "number": number}
+        session, operation = (await self._db.execute(_due(), given)).one()
+        return session, operation
+
+    async def end(self, operation_id: str, values: Mapping[str, Any]) -> None:
+        """Without reading it first, as its body may be large."""
+        await self._db.execute(
+            update(Operation)
+            .where(Operation.session_id == self._session_id, Operation.id == operation_id)
+            .values(values),
+            execution_options={"synchronize_session": False},
+        )
 
     async def before(self, number: int, *, after: int, limit: int) -> Sequence[Operation]:
         query = (
@@ -66,7 +95,7 @@ class LogRepository:
     async def open(self) -> Sequence[Operation]:
         query = select(Operation).where(
             Operation.session_id == self._session_id,
-            Operation.status.in_((OperationStatus.pending, OperationStatus.running)),
+            Operation.status.in_(_OPEN),
         )
         return (await self._db.scalars(query.order_by(Operation.number))).all()
 

@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor
@@ -37,6 +36,11 @@ class StoredBody:
     inline: bytes | None
     key: str | None
 
+    @property
+    def is_large(self) -> bool:
+        """More than a row holds."""
+        return self.inline is not None and len(self.inline) > INLINE_BYTES
+
 
 def read_submission(raw: bytes, *, json: bool) -> wire.Submission:
     try:
@@ -54,15 +58,19 @@ def read_submission(raw: bytes, *, json: bool) -> wire.Submission:
     return submission
 
 
-async def store_body(store: BlobStore, session: TrainingSession, body: wire.Body) -> StoredBody:
-    """Keep the body before its row. A row that never comes leaves an object that nobody names."""
+def packed_body(body: wire.Body) -> StoredBody:
+    """As it goes into the row, where it is small enough."""
     packed = wire.pack(body)
-    digest = sha256(packed).hexdigest()
-    if len(packed) <= INLINE_BYTES:
-        return StoredBody(digest, packed, None)
+    return StoredBody(sha256(packed).hexdigest(), packed, None)
+
+
+async def put_aside(store: BlobStore, session: TrainingSession, body: StoredBody) -> StoredBody:
+    """Keep a large body before its row. A row that never comes leaves an object that nobody
+    names."""
+    assert body.inline is not None
     key = f"{session.account_id}/sessions/{session.id}/bodies/{new_id('body')}"
-    await store.put_bytes(key, packed)
-    return StoredBody(digest, None, key)
+    await store.put_bytes(key, body.inline)
+    return StoredBody(body.digest, None, key)
 
 
 async def drop_duplicate(store: BlobStore, operation: Operation, stored: StoredBody) -> None:
@@ -91,17 +99,20 @@ async def accept(
     kind: str,
     source: str | None = None,
 ) -> Operation:
-    """Add an operation to the log, or find it there. Early numbers wait for those before them.
+    """Add an operation to the log of a locked session, or find it there. Early numbers wait for
+    those before them.
 
     `source` is the version that it will load; from now on the session holds it.
     """
-    log = LogRepository(db, session.id)
-    known = await log.at(number)
+    known = None
+    if number <= session.last_number:  # no other can be there, as the session is locked
+        known = await LogRepository(db, session.id).at(number)
     if known is None:
         session.require_open()
         if number < session.next_number:
             raise InvalidNumber(number, next_number=session.last_number + 1)
-        known = await _insert(db, session, number=number, token=token, stored=stored, kind=kind)
+        known = _added(db, session, number=number, token=token, stored=stored, kind=kind)
+        await db.flush()
         if source is not None:
             await _hold(db, session, source)
     if not known.is_retry(token=token, body_hash=stored.digest):
@@ -126,12 +137,11 @@ async def accept_creation(
 ) -> Operation:
     """Operation 0, which every session begins with."""
     adapter = wire.Lora(lora.rank, lora.alpha, lora.targets, lora.seed)
-    packed = wire.pack(wire.Create(adapter, source, with_optimizer))
-    stored = StoredBody(sha256(packed).hexdigest(), packed, None)
+    stored = packed_body(wire.Create(adapter, source, with_optimizer))
     return await accept(db, session, number=0, token=session.id, stored=stored, kind="create")
 
 
-async def _insert(
+def _added(
     db: AsyncSession,
     session: TrainingSession,
     *,
@@ -140,25 +150,18 @@ async def _insert(
     stored: StoredBody,
     kind: str,
 ) -> Operation:
-    """The unique constraint decides a race: who comes second reads what the first wrote."""
     operation = Operation(
         id=new_id("op"),
         session_id=session.id,
         number=number,
         kind=kind,
+        status=OperationStatus.pending,
         client_token=token,
         body_hash=stored.digest,
         body=stored.inline,
         body_key=stored.key,
     )
-    try:
-        async with db.begin_nested():
-            db.add(operation)
-    except IntegrityError:
-        known = await LogRepository(db, session.id).at(number)
-        if known is None:
-            raise
-        return known
+    db.add(operation)
     session.last_active_at = now()
     session.last_number = max(session.last_number, number)
     return operation
@@ -184,41 +187,75 @@ def as_wire(operation: Operation) -> wire.Operation:
     )
 
 
-async def claim(db: AsyncSession, session: TrainingSession, number: int) -> Operation | None:
-    """Take the session's operation with this number, if it is there; the log is at the next."""
-    operation = await LogRepository(db, session.id).claim(number)
-    if operation is not None:
-        session.next_number = number + 1
-    return operation
+async def claim(db: AsyncSession, session: TrainingSession, number: int) -> None:
+    """Say that the operation with this number runs; the log is at the next."""
+    await LogRepository(db, session.id).claim(number)
+    session.next_number = max(session.next_number, number + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """For whom an operation is metered, and on what."""
+
+    account_id: str
+    session_id: str
+    base_model: str
 
 
 async def complete(
     db: AsyncSession,
-    session: TrainingSession,
     operation: Operation,
     result: wire.Result,
     *,
+    owner: Owner,
     counts: Mapping[Category, int],
 ) -> None:
     """Result, status and usage become true together."""
-    operation.status = OperationStatus.completed
-    operation.result = wire.pack(result)
-    operation.completed_at = session.last_active_at = now()
+    ended = {
+        "status": OperationStatus.completed,
+        "result": wire.pack(result),
+        "completed_at": now(),
+    }
+    await LogRepository(db, owner.session_id).end(operation.id, ended)
     await usage.record(
         db,
-        account_id=session.account_id,
+        account_id=owner.account_id,
         operation_id=operation.id,
-        model=session.base_model,
+        model=owner.base_model,
         counts=counts,
-        session_id=session.id,
+        session_id=owner.session_id,
     )
 
 
-def fail(operation: Operation, failure: wire.Failure) -> None:
+async def fail(db: AsyncSession, operation: Operation, failure: wire.Failure) -> None:
     """A failed operation keeps its place and costs nothing."""
-    operation.status = OperationStatus.failed
-    operation.error = {"kind": failure.kind, "message": failure.message}
-    operation.completed_at = now()
+    ended = {
+        "status": OperationStatus.failed,
+        "error": {"kind": failure.kind, "message": failure.message},
+        "completed_at": now(),
+    }
+    await LogRepository(db, operation.session_id).end(operation.id, ended)
+
+
+def completed(operation: Operation, result: wire.Result) -> wire.Operation:
+    return _ended(operation, "completed", result=result)
+
+
+def failed(operation: Operation, failure: wire.Failure) -> wire.Operation:
+    return _ended(operation, "failed", error=failure)
+
+
+def _ended(
+    operation: Operation,
+    status: wire.OperationStatus,
+    *,
+    result: wire.Result | None = None,
+    error: wire.Failure | None = None,
+) -> wire.Operation:
+    """As its row says it, once that is committed."""
+    return wire.Operation(
+        operation.id, operation.session_id, operation.number, operation.kind, status, result, error
+    )
 
 
 async def skip_open(db: AsyncSession, session: TrainingSession, *, why: str) -> None:

@@ -1,21 +1,46 @@
-"""How the api reaches the worker: wake, wait, sample. Imports no engine."""
+"""How the api reaches the worker: wake, await an outcome, sample. Imports no engine."""
 
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+from time import monotonic
+from urllib.parse import urlencode
 
+import httpcore
 import httpx
 import msgspec
 
 from registry.kit.db import Database
+from session import wire
 from session.lifecycle.errors import WorkerAway
 from session.lifecycle.model import Worker
 from session.lifecycle.repository import WorkerRepository
 from session.sampling.frames import Ask, Frame, decode
 
+_KNOWN_S = 2.0
+_AT_ONCE = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
+_BROKEN = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Of an operation in its log."""
+
+    session_id: str
+    operation_id: str
+    number: int
+
 
 class WorkerChannel:
     def __init__(self, database: Database) -> None:
         self._database = database
+        # Without httpx: that takes as long as all the rest of an operation that computes nothing.
+        self._pool = httpcore.AsyncConnectionPool(
+            max_connections=None, max_keepalive_connections=64, socket_options=_AT_ONCE
+        )
+        self._known: Worker | None = None
+        self._known_until = 0.0
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=2.0),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
@@ -23,30 +48,33 @@ class WorkerChannel:
         )
 
     async def close(self) -> None:
+        await self._pool.aclose()
         await self._http.aclose()
 
     async def wake(self, session_id: str | None = None) -> None:
         """A hint. The worker also looks by itself, so a lost one costs a second."""
-        with suppress(httpx.HTTPError, WorkerAway):
-            worker = await self._worker()
-            params = {"session_id": session_id} if session_id else {}
-            await self._post(worker, "/wake", params=params)
+        with suppress(WorkerAway):
+            await self._tell("/wake", {"session_id": session_id} if session_id else {})
 
-    async def wait(self, operation_id: str, seconds: float) -> bool:
-        """True when the worker says that the operation has ended; False when it can't tell."""
+    async def outcome(self, place: Place, seconds: float) -> wire.Operation | None:
+        """Wake the session and wait for what the operation comes to. None where the worker can't
+        tell, or not yet."""
+        params = {
+            "session_id": place.session_id,
+            "operation_id": place.operation_id,
+            "number": str(place.number),
+            "seconds": str(seconds),
+        }
         try:
-            worker = await self._worker()
-            answer = await self._post(
-                worker, f"/wait/{operation_id}", params={"seconds": str(seconds)}
-            )
-        except (httpx.HTTPError, WorkerAway):
-            return False
-        return bool(answer.json()["ended"])
+            packed = await self._tell("/outcomes", params)
+        except WorkerAway:
+            return None
+        return wire.unpack(packed, wire.Operation) if packed else None
 
     @asynccontextmanager
     async def sample(self, ask: Ask) -> AsyncIterator[AsyncIterator[Frame]]:
         """Frames of one request; leaving the block early cancels it on the worker."""
-        worker = await self._worker()
+        worker = await self._newest()
         try:
             async with self._http.stream(
                 "POST",
@@ -60,17 +88,32 @@ class WorkerChannel:
         except httpx.HTTPError as error:
             raise WorkerAway(type(error).__name__) from error
 
-    async def _worker(self) -> Worker:
+    async def _tell(self, path: str, params: Mapping[str, str]) -> bytes:
+        """The worker may be another one since it was looked up."""
+        if self._known is not None and monotonic() < self._known_until:
+            with suppress(WorkerAway):
+                return await self._post(self._known, path, params)
+        self._known = worker = await self._newest()
+        self._known_until = monotonic() + _KNOWN_S
+        return await self._post(worker, path, params)
+
+    async def _newest(self) -> Worker:
         async with self._database.read() as db:
             worker = await WorkerRepository(db).newest()
         if worker is None:
             raise WorkerAway("it is starting")
         return worker
 
-    async def _post(self, worker: Worker, path: str, *, params: dict[str, str]) -> httpx.Response:
-        answer = await self._http.post(
-            worker.address + path,
-            params=params,
-            headers={"Authorization": f"Bearer {worker.secret}"},
-        )
-        return answer.raise_for_status()
+    async def _post(self, worker: Worker, path: str, params: Mapping[str, str]) -> bytes:
+        try:
+            answer = await self._pool.request(
+                "POST",
+                f"{worker.address}{path}?{urlencode(params)}",
+                headers={"Authorization": f"Bearer {worker.secret}", "Content-Length": "0"},
+                extensions={"timeout": {"connect": 2.0}},
+            )
+        except _BROKEN as error:
+            raise WorkerAway(type(error).__name__) from error
+        if not 200 <= answer.status < 300:
+            raise WorkerAway(f"it answered {answer.status}")
+        return answer.content

@@ -68,25 +68,34 @@ async def _outlasting(
         pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
-class Announcements:
-    """Who waits for an operation to end. Only hints: the row is read before and after."""
+class News:
+    """That an operation has ended, and as what, where whoever tells it has that at hand."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self.ended = asyncio.Event()
+        self.outcome: wire.Operation | None = None
 
-    def announce(self, operation_id: str) -> None:
-        for event in self._waiting.get(operation_id, ()):
-            event.set()
+
+class Announcements:
+    """Who waits for an operation to end. It is told once the end is committed."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[News]] = {}
+
+    def announce(self, operation_id: str, outcome: wire.Operation | None = None) -> None:
+        for news in self._waiting.get(operation_id, ()):
+            news.outcome = outcome
+            news.ended.set()
 
     @asynccontextmanager
-    async def listening(self, operation_id: str) -> AsyncIterator[asyncio.Event]:
-        event = asyncio.Event()
-        self._waiting.setdefault(operation_id, set()).add(event)
+    async def listening(self, operation_id: str) -> AsyncIterator[News]:
+        news = News()
+        self._waiting.setdefault(operation_id, set()).add(news)
         try:
-            yield event
+            yield news
         finally:
             waiting = self._waiting[operation_id]
-            waiting.discard(event)
+            waiting.discard(news)
             if not waiting:
                 del self._waiting[operation_id]
 

@@ -9,10 +9,13 @@ from typing import Any
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from session import wire
 from session.lifecycle.model import TrainingSession
 from session.lifecycle.model import Worker as WorkerRow
 from session.lifecycle.repository import WorkerRepository
 from session.operations.model import Operation
+from session.operations.service import as_wire
+from session.worker.channel import Place
 from session.worker.context import Context
 from session.worker.merging import merge_one
 from session.worker.runner import SessionRunner
@@ -58,16 +61,28 @@ class Worker:
         else:
             self._wake.set()
 
-    async def wait(self, operation_id: str, seconds: float) -> bool:
-        """Listen first, then look: an end between the two is not missed."""
-        async with self._context.done.listening(operation_id) as ended:
-            async with self._context.database.read() as db:
-                operation = await db.get(Operation, operation_id)
-            if operation is None or operation.is_final:
-                return True
+    async def outcome(self, place: Place, seconds: float) -> wire.Operation | None:
+        """What an operation has come to, once it has; None where that takes longer.
+
+        Listen first, then look: an end between the two is not missed.
+        """
+        async with self._context.done.listening(place.operation_id) as news:
+            self.wake(place.session_id)
+            runner = self._runners.get(place.session_id)
+            if runner is None or not runner.comes_to(place.number):
+                found = await self._ended(place.operation_id)
+                if found is not None:
+                    return found
             with suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), seconds)
-            return ended.is_set()
+                await asyncio.wait_for(news.ended.wait(), seconds)
+            if not news.ended.is_set():
+                return None
+            return news.outcome or await self._ended(place.operation_id)
+
+    async def _ended(self, operation_id: str) -> wire.Operation | None:
+        async with self._context.database.read() as db:
+            operation = await db.get(Operation, operation_id)
+        return as_wire(operation) if operation is not None and operation.is_final else None
 
     async def _beat(self) -> None:
         while True:

@@ -46,6 +46,8 @@ _REPORT_S = 10.0
 _STORAGE_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
 _PATIENCE_S = 60.0  # with what a session that is to stop needs for its end
+_SHORT_S = 0.05  # an operation that is over by then is never shown as running
+_SAID_FIRST = ("create", "save")
 _GRADIENT = "forward_backward"
 _CLEARING = ("optim_step", "load")
 
@@ -71,6 +73,7 @@ class SessionRunner:
         self._context = context
         self._id = session_id
         self._wake = asyncio.Event()
+        self._wake.set()
         self._training = Training(context.engine, session_id)
         self._saver = Saver(context)
         self._ancestors: list[str] = []
@@ -87,6 +90,7 @@ class SessionRunner:
         try:
             session = await self._session()
             name = session.base_model
+            self._owner = operations.Owner(session.account_id, session.id, name)
             self._base = await self._context.look(lambda db: require_base(db, name))
             await self._replay(session)
             while await self._one():
@@ -198,31 +202,35 @@ class SessionRunner:
             raise ReplayDiverged(operation)
 
     async def _one(self) -> bool:
-        """Run the next operation, or wait for one. False when the session has ended."""
+        """Wait for news, and run the next operation if there is one. False when the session has
+        ended."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), _POLL_S)
         self._wake.clear()
-        session, operation = await self._context.change(self._claim)
+        session, operation = await self._context.look(
+            lambda db: LogRepository(db, self._id).due(self._next)
+        )
         if not session.is_live:  # it could not begin
             await self._let_go(session)
             return False
         if operation is not None:
             self._next = operation.number + 1
+            if session.last_number >= self._next or session.status == Status.stopping:
+                self._wake.set()  # what was there before this look has been told of already
             await self._run(operation)
             return True
         if session.status == Status.stopping:
             await self._end(Status.stopped)
             return False
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), _POLL_S)
         return True
 
-    async def _claim(self, db: AsyncSession) -> tuple[TrainingSession, Operation | None]:
-        session = await WorkerRepository(db).require(self._id, lock=True)
-        is_open = session.is_live
-        return session, await operations.claim(db, session, self._next) if is_open else None
+    def comes_to(self, number: int) -> bool:
+        """Whether the operation is still to be run here, so that its end will be announced."""
+        return self.live.is_set() and number >= self._next
 
     async def _run(self, operation: Operation, *, is_replay: bool = False) -> None:
         try:
-            outcome = await (self._again if is_replay else self._try)(operation)
+            outcome = await (self._again if is_replay else self._first)(operation)
         except Unrestorable:
             raise
         except Exception as error:  # the worker's edge: reported and logged
@@ -230,12 +238,38 @@ class SessionRunner:
                 log.error("operation.failed", operation=operation.id, exc_info=error)
             if operation.kind == _GRADIENT:  # whatever failed: this batch is missing in the sum
                 await self._training.poison()
-            await self._fail(operation, failure(error))
+            why = failure(error)
+            await self._fail(operation, why)
+            self._context.done.announce(operation.id, operations.failed(operation, why))
         else:
-            if outcome is not None:
-                await self._settle(outcome)
-                await self._complete(operation, outcome)
-        self._context.done.announce(operation.id)
+            if outcome is None:  # a save, which tells of its end itself
+                return
+            await self._settle(outcome)
+            await self._complete(operation, outcome)
+            ended = operations.completed(operation, outcome.result)
+            self._context.done.announce(operation.id, ended)
+
+    async def _first(self, operation: Operation) -> Outcome | None:
+        """What takes long is said to run; what is over before need not be. Where a worker dies in
+        the middle of it, either is run again. What the session begins with, and a save, which may
+        end after those behind it, are always said."""
+        if operation.kind in _SAID_FIRST:
+            await self._context.change(partial(self._claim, operation))
+            return await self._try(operation)
+        work = asyncio.create_task(self._try(operation))
+        try:
+            await asyncio.wait((work,), timeout=_SHORT_S)
+            if not work.done():
+                await self._context.change(partial(self._claim, operation))
+            return await work
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait((work,))
+
+    async def _claim(self, operation: Operation, db: AsyncSession) -> None:
+        session = await WorkerRepository(db).require(self._id, lock=True)
+        await operations.claim(db, session, operation.number)
 
     async def _try(self, operation: Operation) -> Outcome | None:
         return await self._perform(operation, await self._body(operation))
@@ -342,14 +376,15 @@ class SessionRunner:
 
     async def _complete(self, operation: Operation, outcome: Outcome) -> None:
         async def complete(db: AsyncSession) -> None:
-            session = await WorkerRepository(db).require(self._id, lock=True)
-            row = await LogRepository(db, self._id).require(operation.id)
-            await operations.complete(db, session, row, outcome.result, counts=outcome.counts)
-            session.step = self._step
+            await WorkerRepository(db).advance(self._id, number=self._next, step=self._step)
+            await operations.complete(
+                db, operation, outcome.result, owner=self._owner, counts=outcome.counts
+            )
             if outcome.measured and outcome.step is not None:
                 numbers = outcome.measured
                 await set_metrics(db, self._id, step=outcome.step, numbers=numbers)
             if operation.number == 0:
+                session = await WorkerRepository(db).require(self._id)
                 session.live_epoch = session.lease_epoch
                 if session.status == Status.created:
                     session.move(Status.running)
@@ -359,10 +394,12 @@ class SessionRunner:
 
     async def _fail(self, operation: Operation, why: wire.Failure) -> None:
         async def fail(db: AsyncSession) -> None:
-            row = await LogRepository(db, self._id).require(operation.id)
-            operations.fail(row, why)
-            session = await WorkerRepository(db).require(self._id, lock=True)
-            if operation.number == 0 and session.is_live:
+            await WorkerRepository(db).advance(self._id, number=self._next, step=self._step)
+            await operations.fail(db, operation, why)
+            if operation.number:
+                return
+            session = await WorkerRepository(db).require(self._id)
+            if session.is_live:
                 await lifecycle.end(db, session, Status.failed, error=why.message)
                 await operations.skip_open(db, session, why=f"the session failed: {why.message}")
 

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from exporters.merge import merge
 from registry.access.actor import Actor
+from registry.kit.clock import now
 from registry.kit.ids import new_id
 from registry.packages import service as packages
 from registry.packages import writes
@@ -144,7 +145,9 @@ class Saver:
                 package = await _register(db, session, plan, written, parent_id=self._parent(plan))
                 version = package.id
                 result = wire.Result(version=str(PackageRef(plan.group, package.version)))
-            await operations.complete(db, session, operation, result, counts={})
+            session.last_active_at = now()
+            owner = operations.Owner(plan.account_id, plan.session_id, plan.base.name)
+            await operations.complete(db, operation, result, owner=owner, counts={})
             return version
 
         self._versions[plan.operation_id] = await self._context.change(publish)
@@ -162,7 +165,7 @@ class Saver:
             operation = await LogRepository(db, plan.session_id).require(plan.operation_id)
             if operation.status == OperationStatus.completed:
                 return await _saved(db, plan, operation), ()
-            operations.fail(operation, why)
+            await operations.fail(db, operation, why)
             return None, await writes.give_up(db, plan.actor, plan.operation_id)
 
         found, left_over = await self._context.change(report)

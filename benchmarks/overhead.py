@@ -1,0 +1,127 @@
+"""What the service adds: an operation that computes nothing, and a step beside its engine's time
+
+Milliseconds from a call of our client to its result over HTTP on loopback, api and worker each in a
+process of its own. The peer is a bare FastAPI handler that inserts a row, commits and reads it
+back, over the same driver, asked by httpx. Both are asked in turn.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import httpx
+
+import modelyard
+from benchmarks.million.timing import percentile
+from benchmarks.rows import Row
+from modelyard import AdamParams, Datum, ModelInput
+from support.postgres import free_port, fresh_postgres, postgres_server
+from support.service import modelyard as command
+from support.service import serving
+from support.tiny import tiny_model
+
+_WARM_UP, _TURNS = 20, 200
+_START_S = 30.0
+Call = Callable[[], object]
+
+
+def run() -> Iterator[Row]:
+    yield from _compared("SQLite", None)
+    with postgres_server() as server, fresh_postgres(server) as url:
+        yield from _compared("PostgreSQL", url)
+
+
+def _compared(name: str, url: str | None) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        home = Path(folder) / "home"
+        settings = {} if url is None else {"MODELYARD_DATABASE__URL": url}
+        service = stack.enter_context(serving(home, settings=settings))
+        tiny = tiny_model(Path(folder) / "tiny")
+        assert not command(home, "models", "add", "tiny", str(tiny), settings=settings).returncode
+        handler = stack.enter_context(_bare(url or f"sqlite:///{folder}/bare.db"))
+        client = modelyard.ServiceClient(url=service.url, api_key=service.api_key)
+        training = client.create_lora_training_client("tiny", rank=4, seed=1)
+        theirs, empty, step, apart = _in_turns(
+            lambda: handler.post("/rows").raise_for_status().json(),
+            lambda: training.clear_gradient().result(),
+            lambda: _step(training),
+            lambda: _step_apart(training),
+        )
+        yield _row(f"{name}: clear_gradient", empty, theirs)
+        yield _row(f"{name}: forward_backward and optim_step, pipelined", step, theirs)
+        yield _row(f"{name}: the same, each awaited", apart, theirs)
+        client.close()
+
+
+def _step(training: modelyard.TrainingClient) -> None:
+    first = training.forward_backward(_BATCH)
+    training.optim_step(AdamParams(1e-4)).result()
+    first.result()
+
+
+def _step_apart(training: modelyard.TrainingClient) -> None:
+    training.forward_backward(_BATCH).result()
+    training.optim_step(AdamParams(1e-4)).result()
+
+
+_BATCH = [
+    Datum(
+        ModelInput.from_ints([1, 2, 3, 4]),
+        {"target_tokens": [2, 3, 4, 5], "weights": [1.0, 1.0, 1.0, 1.0]},
+    )
+]
+
+
+def _in_turns(*calls: Call) -> list[list[float]]:
+    taken: list[list[float]] = [[] for _ in calls]
+    for turn in range(_WARM_UP + _TURNS):
+        for call, times in zip(calls, taken, strict=True):
+            begin = time.perf_counter()
+            call()
+            if turn >= _WARM_UP:
+                times.append((time.perf_counter() - begin) * 1000)
+    return taken
+
+
+def _row(what: str, ours: list[float], theirs: list[float]) -> Row:
+    tails = f"p99 {percentile(ours, 0.99):.1f}, theirs {percentile(theirs, 0.99):.1f}"
+    return Row(
+        what,
+        percentile(ours, 0.5),
+        "ms",
+        peer="bare handler",
+        theirs=percentile(theirs, 0.5),
+        more_is_better=False,
+        note=f"least {min(ours):.1f}, theirs {min(theirs):.1f}; {tails}",
+    )
+
+
+@contextmanager
+def _bare(url: str) -> Iterator[httpx.Client]:
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.bare.handler", url, str(port)], env=os.environ
+    )
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            _await(client, process)
+            yield client
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def _await(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + _START_S
+    while process.poll() is None and time.monotonic() < end:
+        with suppress(httpx.TransportError):
+            client.post("/rows").raise_for_status()
+            return
+        time.sleep(0.1)
+    raise RuntimeError("the bare handler does not answer")
