@@ -170,7 +170,8 @@ async def begin_upload(
     request: Request, response: Response, actor: Member, group: str, new: NewUpload
 ) -> UploadPlan:
     """Answers where each part goes. 200 where the token has an upload already: go on with it."""
-    plan, is_new = await _desk(request).begin(actor, group, new.wish)
+    wish = await asyncio.to_thread(lambda: new.wish)
+    plan, is_new = await _desk(request).begin(actor, group, wish)
     response.status_code = 201 if is_new else 200
     return await asyncio.to_thread(UploadPlan.of_plan, plan)
 

@@ -31,6 +31,8 @@ from registry.uploads.model import OVER, Limits, Upload, UploadFile, UploadState
 MOST_URLS = 1_000
 """Of one answer: they live for minutes, and there can be thousands of parts."""
 _LOOK_AGAIN_S = 0.5
+_AT_ONCE = 500
+"""Files that are planned before other requests have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,9 @@ class Desk:
         """The plan, and whether the upload is new. The same token goes on with the same upload."""
         async with self._database.begin() as db:
             upload, is_new = await service.add(db, actor, group, wish, self._limits)
-        if upload.state == UploadState.open:
-            await self._begin_files(actor, upload)
+        has_parts = any(file.size > self._limits.part_bytes for file in wish.files)
+        if upload.state == UploadState.open and has_parts:
+            await self._begin_files(actor, await self.upload(actor, group, upload.id))
         return await self.plan(actor, group, upload.id), is_new
 
     async def plan(self, actor: Actor, group: str, upload_id: str) -> Plan:
@@ -75,7 +78,9 @@ class Desk:
             return Plan(upload, [FilePlan(file) for file in upload.files])
         # Whoever holds such a URL may write, so who may only read gets none.
         plans, left = [], MOST_URLS if actor.role != Role.viewer else 0
-        for file, received in await self._received(upload):
+        for index, (file, received) in enumerate(await self._received(upload)):
+            if index % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # most files have nothing to wait for
             there = set(received)
             missing = [n for n in range(1, file.part_count + 1) if n not in there]
             urls = await self._urls(upload, file, missing[:left])
@@ -195,8 +200,6 @@ class Desk:
     async def _begin_files(self, actor: Actor, upload: Upload) -> None:
         """Every large file has its multipart upload, whose id is recorded before it is used. The
         store may have ended an old one."""
-        if not any(file.is_large for file in upload.files):
-            return
         for file, received in await self._received(upload):
             if not file.is_large or received:
                 continue
@@ -227,13 +230,19 @@ class Desk:
 
         asked = [file for file in upload.files if file.store_id and not is_there(file)]
         parts = dict(await each(asked, begun))
-        return [
-            (
-                file,
-                list(range(1, file.part_count + 1)) if is_there(file) else parts.get(file.path, []),
-            )
-            for file in upload.files
-        ]
+
+        def received() -> list[tuple[UploadFile, list[int]]]:
+            return [
+                (
+                    file,
+                    list(range(1, file.part_count + 1))
+                    if is_there(file)
+                    else parts.get(file.path, []),
+                )
+                for file in upload.files
+            ]
+
+        return await asyncio.to_thread(received)
 
     async def _parts(self, key: str, file: UploadFile) -> list[int]:
         assert file.store_id is not None

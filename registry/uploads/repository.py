@@ -1,14 +1,16 @@
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import Select, or_, select, update
+from sqlalchemy import Select, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import selectinload
+from sqlalchemy.orm.attributes import set_committed_value
 
 from registry.kit.names import NAME
 from registry.uploads.model import OVER, Upload, UploadFile, UploadState
 
+_SLICE = 1000
 _ID = re.compile(r"[a-z0-9_]{1,64}")
 
 
@@ -22,13 +24,16 @@ class UploadRepository:
     def add(self, upload: Upload) -> None:
         self._db.add(upload)
 
+    async def add_files(self, rows: Sequence[Mapping[str, object]]) -> None:
+        await self._db.execute(insert(UploadFile), rows)
+
     async def upload(self, group: str, upload_id: str, *, lock: bool = False) -> Upload | None:
         if not NAME.fullmatch(group) or not _ID.fullmatch(upload_id):
             return None  # PostgreSQL refuses some of what a URL can hold
-        query = self._whole().where(Upload.group_name == group, Upload.id == upload_id)
+        query = self._uploads().where(Upload.group_name == group, Upload.id == upload_id)
         if lock:
             query = query.with_for_update(of=Upload).execution_options(populate_existing=True)
-        return (await self._db.scalars(query)).one_or_none()
+        return await self._whole((await self._db.scalars(query)).one_or_none())
 
     async def bare(self, group: str, upload_id: str) -> Upload | None:
         """Without its files, of which there may be thousands."""
@@ -50,8 +55,8 @@ class UploadRepository:
         return (await self._db.scalars(query)).one_or_none()
 
     async def by_token(self, group: str, token: str) -> Upload | None:
-        query = self._whole().where(Upload.group_name == group, Upload.token == token)
-        return (await self._db.scalars(query)).one_or_none()
+        query = self._uploads().where(Upload.group_name == group, Upload.token == token)
+        return await self._whole((await self._db.scalars(query)).one_or_none())
 
     async def uploads(
         self, group: str, *, state: UploadState | None, before: str | None, limit: int
@@ -116,8 +121,20 @@ class UploadRepository:
     def _uploads(self) -> Select[Upload]:
         return select(Upload).where(Upload.account_id == self._account_id)
 
-    def _whole(self) -> Select[Upload]:
-        return self._uploads().options(selectinload(Upload.files))
+    async def _whole(self, upload: Upload | None) -> Upload | None:
+        """With its files, in slices: between two such, the loop serves other requests."""
+        if upload is None:
+            return None
+        files: list[UploadFile] = []
+        query = select(UploadFile).where(UploadFile.upload_id == upload.id)
+        query = query.order_by(UploadFile.path).limit(_SLICE)
+        query = query.execution_options(populate_existing=True)
+        found = (await self._db.scalars(query)).all()
+        while found:
+            files += found
+            found = (await self._db.scalars(query.where(UploadFile.path > files[-1].path))).all()
+        set_committed_value(upload, "files", files)
+        return upload
 
 
 class UploadKeeper:

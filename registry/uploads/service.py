@@ -1,6 +1,7 @@
 """What the database knows of uploads: begun, claimed, and what became of them."""
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy.exc import IntegrityError
@@ -35,6 +36,8 @@ from registry.uploads.repository import UploadKeeper, UploadRepository
 CLAIM_S = 15.0
 """Who commits says that it is still there far more often than this."""
 _ROUND = 100
+_ROWS = 500
+"""Added at once: between two such, other requests are served."""
 _SAID = {
     "digest": "list of files",
     "kind": "kind",
@@ -50,7 +53,8 @@ async def add(
     db: AsyncSession, actor: Actor, group: str, wish: UploadWish, limits: Limits
 ) -> tuple[Upload, bool]:
     """A new upload, or that of the same token; and whether it is new. No group is made yet."""
-    check_wish(group, wish, limits)
+    # Of thousands of files this takes a while, in which the loop has other requests to serve.
+    await asyncio.to_thread(check_wish, group, wish, limits)
     upload = await _new(db, actor, group, wish, limits)
     known = await _known(db, actor, upload)
     if known is not None:
@@ -63,13 +67,15 @@ async def add(
         if known is None:
             raise
         return known, False
-    await announce(db, actor, upload)
+    rows = await asyncio.to_thread(_files, upload.id, wish, limits)
+    for start in range(0, len(rows), _ROWS):
+        await UploadRepository(db, actor.account_id).add_files(rows[start : start + _ROWS])
+    await announce(db, actor, upload, [str(row["path"]) for row in rows])
     return upload, True
 
 
-async def announce(db: AsyncSession, actor: Actor, upload: Upload) -> None:
+async def announce(db: AsyncSession, actor: Actor, upload: Upload, paths: Sequence[str]) -> None:
     """Its files are no garbage, as long as this is said often enough."""
-    paths = [file.path for file in upload.files]
     await writes.begin(db, actor, upload.id, prefix=upload.prefix, paths=paths, holder=upload.id)
 
 
@@ -142,7 +148,7 @@ async def refresh_claim(db: AsyncSession, actor: Actor, upload: Upload, name: st
     repository = UploadRepository(db, actor.account_id)
     if not await repository.refresh_claim(upload.id, name, at=now()):
         await require_claim(db, actor, upload, name)
-    await announce(db, actor, upload)
+    await announce(db, actor, upload, [file.path for file in upload.files])
 
 
 async def require_claim(db: AsyncSession, actor: Actor, upload: Upload, name: str) -> Upload:
@@ -245,7 +251,7 @@ async def _new(
         state=UploadState.open,
         kind=wish.kind,
         prefix=package_prefix(actor, group, package_id),
-        digest=manifest_digest(wish.files),
+        digest=await asyncio.to_thread(manifest_digest, wish.files),
         size=sum(file.size for file in wish.files),
         base_model=await _base(db, wish.base_model),
         parent_id=await _parent(db, actor, wish.parent),
@@ -254,16 +260,21 @@ async def _new(
         version=None,
         error=None,
         expires_at=now() + timedelta(seconds=limits.life_s),
-        files=[
-            UploadFile(
-                path=file.path,
-                size=file.size,
-                sha256=file.sha256,
-                part_size=part_size(file.size, limits.part_bytes),
-            )
-            for file in sorted(wish.files)
-        ],
     )
+
+
+def _files(upload_id: str, wish: UploadWish, limits: Limits) -> list[dict[str, object]]:
+    """Rows, which are added without an object for each."""
+    return [
+        {
+            "upload_id": upload_id,
+            "path": file.path,
+            "size": file.size,
+            "sha256": file.sha256,
+            "part_size": part_size(file.size, limits.part_bytes),
+        }
+        for file in sorted(wish.files)
+    ]
 
 
 async def _base(db: AsyncSession, name: str) -> str:
