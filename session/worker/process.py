@@ -35,6 +35,7 @@ class Worker:
         self._background: list[asyncio.Task[None]] = []
         self.sampling = Sampling(context, self._runners)
         self.broken = asyncio.Event()
+        self._is_closed = False
 
     async def start(self, *, address: str, secret: str) -> None:
         async with self._context.database.begin() as db:
@@ -46,6 +47,7 @@ class Worker:
 
     async def close(self) -> None:
         """Stop between operations. What is being saved is finished; the log holds the rest."""
+        self._is_closed = True
         runners, tasks = list(self._runners.values()), [*self._background, *self._tasks.values()]
         for task in tasks:
             task.cancel()
@@ -62,10 +64,13 @@ class Worker:
             self._wake.set()
 
     async def outcome(self, place: Place, seconds: float) -> wire.Operation | None:
-        """What an operation has come to, once it has; None where that takes longer.
+        """What an operation has come to, once it has; None where that takes longer, or another
+        worker is to say it.
 
         Listen first, then look: an end between the two is not missed.
         """
+        if self._is_closed:
+            return None
         async with self._context.done.listening(place.operation_id) as news:
             self.wake(place.session_id)
             runner = self._runners.get(place.session_id)

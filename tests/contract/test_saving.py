@@ -100,8 +100,8 @@ async def test_training_goes_on_while_a_save_is_uploaded(
     async with slowly(service, tmp_path) as store:
         saved = await submit(client, 1, SAVE)
         await submit(client, 2, FORWARD_BACKWARD)
-        stepped = await submit(client, 3, STEP, wait=20)
-        assert stepped.json()["status"] == "completed"
+        stepped = await submit(client, 3, STEP)
+        assert (await ended(client, stepped))["status"] == "completed"
         assert not store.passed
         shown = await client.get(f"/v1/operations/{saved.json()['id']}")
         assert shown.json()["status"] == "running"
@@ -116,8 +116,8 @@ async def test_a_save_that_is_written_first_is_published_behind_those_before_it(
     async with slowly(service, tmp_path) as store:
         saves = [await submit(client, number, SAVE) for number in (1, 2)]
         await eventually(lambda: len(store.passed) > 0)
-        forward = await submit(client, 3, FORWARD_BACKWARD, wait=20)
-        assert forward.json()["status"] == "completed"
+        after = await submit(client, 3, FORWARD_BACKWARD)
+        assert (await ended(client, after))["status"] == "completed"
         assert await numbers(client) == []
         store.open.set()
         results = [(await ended(client, save))["result"]["version"] for save in saves]
