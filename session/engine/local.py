@@ -134,14 +134,16 @@ class LocalEngine:
             for event in events:
                 told.put_nowait(event)
 
-        def join() -> "Ticket":
+        joined: list[Ticket] = []
+
+        def join() -> None:
             ticket = self._compute.join(request, adapter)
             self._readers[ticket] = lambda events: _from_thread(loop, put, events)
-            return ticket
+            joined.append(ticket)
 
-        ticket = await self._note(join)
         unfinished = request.n
         try:
+            await self._note(join)
             while unfinished:
                 event = await told.get()
                 if isinstance(event, Exception):
@@ -150,11 +152,13 @@ class LocalEngine:
                 yield event
         finally:
             if not self._closed:
-                await self._note(lambda: self._leave(ticket))
+                await asyncio.shield(self._note(lambda: self._leave(joined)))
 
-    def _leave(self, ticket: "Ticket") -> None:
-        self._readers.pop(ticket, None)
-        self._compute.sampling.leave(ticket)
+    def _leave(self, joined: "list[Ticket]") -> None:
+        """Notes keep their order: who goes away while it joins leaves after that."""
+        for ticket in joined:
+            self._readers.pop(ticket, None)
+            self._compute.sampling.leave(ticket)
 
     def _pass(self) -> bool:
         """In the thread: everything that one pass brought goes to its readers at once."""
