@@ -43,7 +43,7 @@ def examine() -> dict[str, Any]:
     bucket = bucket_of(settings.objects)
     if bucket is None:
         found += examine_folder(settings.objects_path())
-        chosen: dict[str, str] = {}
+        chosen = {"MODELYARD_HOME": str(settings.home)}
         rule = None
     else:
         tried, works = examine_bucket(bucket)
