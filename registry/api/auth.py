@@ -36,6 +36,7 @@ def _at_least(role: Role) -> Callable[..., Awaitable[Actor]]:
     async def permitted(
         request: Request, actor: Annotated[Actor, Depends(_authenticated)]
     ) -> Actor:
+        _require_plain_names(request)
         service.require_role(actor, role)
         _require_known_parameters(request)
         await idempotency.claim(request, actor)
@@ -50,6 +51,15 @@ _PERMISSIONS: Mapping[object, Role] = dict(zip((_viewer, _member, _admin), Role,
 Viewer = Annotated[Actor, Depends(_viewer)]
 Member = Annotated[Actor, Depends(_member)]
 Admin = Annotated[Actor, Depends(_admin)]
+
+
+class SlashInName(ServiceError):
+    """The address was taken apart at a slash that stood for itself: it means another thing now."""
+
+    kind = Kind.invalid
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path[:200]}: no name in an address has a slash, and this has %2F")
 
 
 _PAGING = frozenset(("limit", "cursor"))
@@ -91,8 +101,15 @@ def permissions(app: FastAPI) -> dict[tuple[str, str], Role]:
     }
 
 
+def _require_plain_names(request: Request) -> None:
+    raw: bytes = request.scope.get("raw_path") or b""
+    if b"%2f" in raw.lower() and ":path}" not in request.scope["route"].path:
+        raise SlashInName(raw.decode("ascii", "replace"))
+
+
 def _require_known_parameters(request: Request) -> None:
-    if request.query_params:
+    """Of our own routes: another wire's clients may send what its other servers know."""
+    if request.query_params and request.url.path.startswith("/v1/"):
         known = _query_names(request.scope["route"].dependant)
         for name in request.query_params:
             if name not in known | _PAGING:

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Self
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictBool, StrictInt
 
 from registry.api.auth import Admin
 from registry.collection import service
@@ -17,8 +17,8 @@ _LONGEST_S = 3650 * _DAY_S
 
 
 class Wish(Form):
-    dry_run: bool = Field(False, description="Only say what would be deleted.")
-    older_than_s: int = Field(
+    dry_run: StrictBool = Field(False, description="Only say what would be deleted.")
+    older_than_s: StrictInt = Field(
         _DAY_S, ge=0, le=_LONGEST_S, description="What is younger stays in any case."
     )
 

@@ -16,13 +16,13 @@ from registry.deployments.model import (
     RevisionStatus,
     Standing,
 )
-from registry.kit.rest import Db, ReadDb
+from registry.kit.rest import Db, Form, ReadDb
 from registry.packages.ref import parse_ref
 
 router = APIRouter(prefix="/v1/deployments", tags=["deployments"])
 
 
-class Promotion(BaseModel):
+class Promotion(Form):
     version: str = Field(description="GROUP@VERSION or GROUP:ALIAS, of kind merged.")
 
 

@@ -3,7 +3,7 @@
 from typing import Annotated, Self
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field, StrictBool, StrictInt
 
 from registry.api.auth import Member, Viewer
 from registry.api.moments import Asked
@@ -11,7 +11,7 @@ from registry.api.packages import Number
 from registry.api.preconditions import Expected, ExpectedOrNone, etag
 from registry.api.schemas import Cursor, Limit, List, Listing, Moment, Version
 from registry.kit.clock import now
-from registry.kit.rest import Db, ReadDb
+from registry.kit.rest import Db, Form, ReadDb
 from registry.packages import moves
 from registry.packages.model import Approval, EventKind, PackageAlias, PackageEvent
 from registry.packages.ref import LARGEST_VERSION, PackageRef
@@ -24,19 +24,17 @@ At = Annotated[Asked | None, Query(description="ISO 8601 with a zone: only what 
 Why = Annotated[str, Query(max_length=1024, description="Kept in the history.")]
 
 
-class Decision(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class Decision(Form):
     approval: Approval
     why: str = ""
 
 
-class Target(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    version: int = Field(ge=1, le=LARGEST_VERSION)
+class Target(Form):
+    version: StrictInt = Field(ge=1, le=LARGEST_VERSION)
     why: str = ""
-    protected: bool | None = Field(None, description="Only an admin moves it; null leaves that.")
+    protected: StrictBool | None = Field(
+        None, description="Only an admin moves it; null leaves that."
+    )
 
 
 class AliasView(BaseModel):

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, StrictBool
 
 from registry.api.auth import Member, Viewer
 from registry.api.downloads import RANGES, download, not_modified
@@ -23,10 +23,8 @@ Number = Annotated[int, Path(ge=1, le=LARGEST_VERSION)]
 _Text = Query(min_length=1, max_length=200, pattern=r"^[^\x00]*$")
 
 
-class Edit(BaseModel):
+class Edit(Form):
     """What is left out stays as it is."""
-
-    model_config = ConfigDict(extra="forbid")
 
     description: str = ""
     tags: list[str] = Field(default=[], description="All of them: these replace the old.")
@@ -45,7 +43,7 @@ class GroupEdit(Form):
     """What is left out stays as it is."""
 
     description: str = ""
-    require_approval: bool = Field(
+    require_approval: StrictBool = Field(
         False, description="Promote approved versions only. An admin sets it."
     )
     why: str = Field("", description="Kept in the history where `require_approval` changes.")

@@ -41,6 +41,8 @@ async def _expected(if_match: IfMatch = None) -> int:
 async def _expected_or_none(
     if_match: IfMatch = None, if_none_match: IfNoneMatch = None
 ) -> int | None:
+    if if_match is not None and if_none_match is not None:
+        raise RevisionUnreadable(f"{if_match} beside If-None-Match")
     if if_match is not None:
         return _revision(if_match)
     if (if_none_match or "").strip() != "*":

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal, Self
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictInt
 
 from registry.api.auth import Admin, Member, Viewer
 from registry.api.deletion import Grace
@@ -21,16 +21,16 @@ DryRun = Annotated[bool, Query(description="Only tell what would be deleted, and
 class BestForm(Form):
     metric: str
     mode: retention.Mode = Field(description="Whether the smallest or the largest are kept.")
-    n: int = 1
+    n: StrictInt = 1
 
 
 class PolicyForm(Form):
     """A version stays if any rule keeps it. At least one is needed."""
 
-    keep_last: int | None = Field(None, description="The newest so many.")
-    keep_every: int | None = Field(None, description="Those whose number it divides.")
+    keep_last: StrictInt | None = Field(None, description="The newest so many.")
+    keep_every: StrictInt | None = Field(None, description="Those whose number it divides.")
     keep_best: BestForm | None = Field(None, description="Of equals, the newer.")
-    max_age_days: int | None = Field(None, description="Those that are younger.")
+    max_age_days: StrictInt | None = Field(None, description="Those that are younger.")
 
     def policy(self) -> retention.Policy:
         best = self.keep_best

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictInt
 
 from registry.api.auth import Member, Viewer
 from registry.api.schemas import Cursor, File, Limit, Listing, Moment
@@ -26,7 +26,7 @@ Wait = Annotated[int, Query(ge=0, le=_LONGEST_WAIT_S, description="Seconds to ho
 
 class NewFile(Form):
     path: str
-    size: int = Field(ge=0, le=2**62)
+    size: StrictInt = Field(ge=0, le=2**62)
     sha256: str
 
     @property

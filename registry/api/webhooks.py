@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Self, cast
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictBool
 
 from registry.api.auth import Admin, Viewer
 from registry.api.idempotency import NOT_KEPT
@@ -46,7 +46,7 @@ class WebhookEdit(Form):
     url: Url = ""
     types: Types = []  # noqa: RUF012 - Pydantic copies it
     description: str = ""
-    enabled: bool = True
+    enabled: StrictBool = True
 
     @property
     def changes(self) -> webhooks.Changes:

@@ -32,7 +32,11 @@ class Incoming:
         arrival = token_hex(16)
         folder = self._folder / arrival
         folder.mkdir(parents=True)
-        (folder / _KEY).write_text(key)
+        try:
+            (folder / _KEY).write_text(key)
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         return arrival
 
     @contextmanager
@@ -54,6 +58,8 @@ class Incoming:
             return _part(path)
         except FileNotFoundError:  # aborted meanwhile
             raise MultipartNotFound(key) from None
+        finally:
+            aside.unlink(missing_ok=True)
 
     def parts(self, key: str, arrival: str) -> list[Part]:
         try:

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from registry.kit.db import Database
-from registry.kit.errors import Kind, ServiceError
+from registry.kit.errors import Kind, ServiceError, StorageFull, is_full
 from registry.kit.text import NOT_UNICODE, broken_text, printable
 from registry.kit.trouble import DatabaseTrouble
 
@@ -63,13 +63,6 @@ class DatabaseAway(ServiceError):
 
     def __init__(self) -> None:
         super().__init__("the database is busy or not reachable; try again")
-
-
-class StorageFull(ServiceError):
-    kind = Kind.unavailable
-
-    def __init__(self) -> None:
-        super().__init__("the service's storage is full: nothing can be kept until there is room")
 
 
 class Replayed(Exception):
@@ -208,6 +201,11 @@ async def _client_left(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    if is_full(error):
+        await _unless_it_fails(
+            log.awarning("storage.full", path=request.url.path, reason=str(error))
+        )
+        return await _service_error(request, StorageFull())
     told = await unexpected(request, error)
     return problem(500, "InternalError", told.message, kind=told.kind)
 

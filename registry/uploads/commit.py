@@ -16,7 +16,7 @@ from registry.access.actor import Actor
 from registry.artifacts.errors import MultipartNotFound
 from registry.artifacts.store import BlobStore
 from registry.kit.db import Database
-from registry.kit.errors import Kind, ServiceError
+from registry.kit.errors import Kind, ServiceError, StorageFull, is_full
 from registry.kit.tasks import each
 from registry.kit.text import printable
 from registry.kit.trouble import DatabaseTrouble
@@ -73,6 +73,9 @@ class Commit:
             await self._release(error)
             raise
         except Exception as error:
+            if is_full(error):
+                await self._release(error)
+                raise StorageFull from None
             log.exception("upload.broken", upload=self._upload.id)
             await self._release(error)
             raise CommitBroken from None

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from registry.kit.rest import Form
 from session.lifecycle.model import TrainingSession
@@ -15,13 +15,13 @@ Metadata = Annotated[dict[Annotated[str, Field(max_length=128)], Text], Field(ma
 
 
 class LoraIn(Form):
-    rank: int = 32
+    rank: StrictInt = 32
     alpha: float | None = Field(None, description="32 where absent; scaling is alpha / rank")
-    seed: int | None = Field(None, description="drawn by the service where absent")
+    seed: StrictInt | None = Field(None, description="drawn by the service where absent")
     targets: list[str] | None = Field(None, description="module suffixes; beats the three flags")
-    train_attn: bool = True
-    train_mlp: bool = True
-    train_unembed: bool = True
+    train_attn: StrictBool = True
+    train_mlp: StrictBool = True
+    train_unembed: StrictBool = True
 
 
 class SessionIn(Form):
@@ -40,7 +40,7 @@ class SessionIn(Form):
     from_version: str | None = Field(
         None, description="GROUP@VERSION or GROUP:ALIAS to take weights from"
     )
-    with_optimizer: bool = Field(False, description="needs a version of kind state")
+    with_optimizer: StrictBool = Field(False, description="needs a version of kind state")
     metadata: Metadata = Field(default_factory=dict)
 
     def wish(self) -> SessionWish:
@@ -108,7 +108,7 @@ class SessionPage(BaseModel):
 
 
 class StepMetrics(Form):
-    step: int
+    step: StrictInt
     metrics: dict[str, float]
 
 

@@ -28,6 +28,8 @@ class Reference:
 
 
 def group_path(group: str) -> str:
+    if "/" in group or not group.isprintable():
+        raise typer.BadParameter(f"{group!r} is not the name of a group")
     return f"/v1/groups/{quote(group, safe='')}"
 
 

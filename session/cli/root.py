@@ -62,6 +62,10 @@ class _Commands(TyperGroup):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes out at its end
             raise typer.Exit(Ending.unread) from None
+        except UnicodeEncodeError as error:
+            said = error.object.encode(errors="backslashreplace").decode()
+            note(f"modelyard: {said[:80]} is not Unicode text")
+            raise typer.Exit(Ending.misused) from None
 
 
 def _version(wanted: bool) -> None:

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import httpx
 
+from session.cli.errors import CommandFailed
 from session.client.config import Config, from_environment
 from session.client.errors import ConnectionFailed, api_error
 
@@ -94,7 +95,10 @@ class Service:
             yield response.iter_bytes()
 
     def _answer(self, method: str, path: str, **parts: Any) -> Any:
-        request = self._http.build_request(method, path, **parts)
+        try:
+            request = self._http.build_request(method, path, **parts)
+        except ValueError as error:  # not a number in JSON, not Unicode
+            raise CommandFailed(f"this cannot be sent: {error}") from None
         if method != "GET":
             request.headers["Idempotency-Key"] = uuid4().hex
         with self._connected():

@@ -421,3 +421,37 @@ async def test_another_list_of_files_is_noticed(service: Service) -> None:
         await db.execute(update(PackageFile).values(sha256="00"))
     found = (await service.client.post("/v1/groups/demo/versions/3/verify")).json()
     assert (found["intact"], found["manifest"]) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "body", "field"),
+    [
+        ("PUT", PROD, rb'{"version": 1, "why": "\ud800"}', "why"),
+        ("PUT", f"{ONE}/approval", rb'{"approval": "rejected", "why": "\ud800"}', "why"),
+        ("PATCH", ONE, rb'{"description": "\ud800"}', "description"),
+        ("PUT", PROD, b'{"version": true}', "version"),
+        ("PUT", PROD, b'{"version": "1"}', "version"),
+        ("PUT", PROD, b'{"version": 1, "protected": "on"}', "protected"),
+        ("PATCH", ONE, b'{"expires_at": "1999-01-01T00:00:00Z"}', "expires_at"),
+    ],
+)
+async def test_a_body_that_means_nothing_is_refused_by_field(
+    service: Service, method: str, url: str, body: bytes, field: str
+) -> None:
+    headers = {**(NEW if url == PROD else at(1)), "Content-Type": "application/json"}
+    answer = await service.client.request(method, url, content=body, headers=headers)
+    assert is_problem(answer, 422, "invalid").startswith(f"{field}: ")
+    assert (await service.client.get(ONE)).headers["etag"] == '"1"'
+
+
+async def test_an_alias_is_made_or_moved_and_never_either(service: Service) -> None:
+    await point(service, 1, NEW)
+    is_problem(await point(service, 2, {**at(1), **NEW}), 400, "malformed")
+    assert [event["to"] for event in await history(service)] == ["demo@1"]
+
+
+async def test_a_name_with_a_slash_reaches_no_other_thing(service: Service) -> None:
+    await point(service, 1, NEW)
+    for path in ("/v1/groups/demo%2Fretention", "/v1/groups/demo%2faliases%2fprod"):
+        assert "slash" in is_problem(await service.client.delete(path), 422, "invalid")
+    assert (await service.client.get(PROD)).status_code == 200

@@ -56,7 +56,7 @@ OWN = {
     ("POST", "/v1/webhooks"),
 }
 SHARED = "/v1/models"  # base models belong to the installation
-QUERY = {"against": "1"}
+DIFF_QUERY = {"against": "1"}
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,9 @@ class Walk:
         self, route: Route, headers: Mapping[str, str], path: str | None = None
     ) -> httpx.Response:
         sent = {**headers, "If-Match": '"1"'}
+        query = DIFF_QUERY if route.template.endswith("/diff") else None
         return await self.client.request(
-            route.method, path or route.path, json=route.body, params=QUERY, headers=sent
+            route.method, path or route.path, json=route.body, params=query, headers=sent
         )
 
     async def status(self, route: Route, headers: Mapping[str, str]) -> int:

@@ -6,7 +6,7 @@ import pytest
 from registry.artifacts.errors import ArtifactRefused, CorruptArtifact, StoreUnavailable
 from registry.artifacts.manifest import FileEntry, describe
 from registry.artifacts.memory import MemoryBlobStore
-from registry.artifacts.store import Progress
+from registry.artifacts.store import CHUNK, Progress
 from registry.artifacts.transfer import materialize, upload, verified_stream
 
 PREFIX = "1/demo/pkg_1/"
@@ -80,7 +80,7 @@ async def test_a_pickle_is_not_uploaded(tmp_path: Path) -> None:
 
 
 async def test_a_stream_gives_every_byte(tmp_path: Path) -> None:
-    text = "x" * (2 * 2**20 + 1)
+    text = "x" * (2 * CHUNK + 1)
     store, files = await stored(tmp_path, text)
     pieces = [piece async for piece in await verified_stream(store, PREFIX, files[1])]
     assert b"".join(pieces).decode() == text
@@ -88,10 +88,10 @@ async def test_a_stream_gives_every_byte(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_stream_never_ends_well(tmp_path: Path) -> None:
-    store, files = await stored(tmp_path, "x" * (2 * 2**20))
-    await store.put_bytes(PREFIX + "state/a.txt", b"y" + b"x" * (2 * 2**20 - 1))
+    store, files = await stored(tmp_path, "x" * (2 * CHUNK))
+    await store.put_bytes(PREFIX + "state/a.txt", b"y" + b"x" * (2 * CHUNK - 1))
     pieces = await verified_stream(store, PREFIX, files[1])
-    assert len(await anext(pieces)) == 2**20
+    assert len(await anext(pieces)) == CHUNK
     with pytest.raises(CorruptArtifact, match=r"state/a\.txt"):
         await anext(pieces)
 
