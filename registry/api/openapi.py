@@ -89,7 +89,7 @@ class Operation:
             Kind.conflict: changes or names_things,
             Kind.precondition_failed: self.takes("if-match"),
             Kind.precondition_required: self.takes("if-match"),
-            Kind.invalid: has_body or names_things or bool(self.said.get("parameters")),
+            Kind.invalid: has_body or self.role is not None,
             Kind.limit_exceeded: changes,
             Kind.unavailable: self.role is not None,
             Kind.internal: self.role is not None,

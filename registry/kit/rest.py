@@ -149,6 +149,10 @@ async def _replayed(request: Request, found: Exception) -> Response:
 
 async def _bad_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
+    for found in error.errors():
+        if found["type"] == "json_invalid":
+            detail = f"body: is not JSON: {found['ctx']['error']} at character {found['loc'][-1]}"
+            return problem(400, "InvalidRequest", detail, kind=Kind.malformed)
     return problem(
         422, "InvalidRequest", "; ".join(map(_sentence, error.errors())), kind=Kind.invalid
     )
@@ -156,7 +160,8 @@ async def _bad_request(request: Request, error: Exception) -> JSONResponse:
 
 def _sentence(found: Mapping[str, Any]) -> str:
     where = ".".join(str(part) for part in found["loc"] if part != "body") or "body"
-    return f"{where}: {found['msg']}"
+    said = str(found["msg"]).removeprefix("Value error, ")  # which is Pydantic's, of our own words
+    return f"{where}: {said}"
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:

@@ -1,5 +1,6 @@
 """Whatever happens, the answer is a problem that the caller can read."""
 
+import errno
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -40,6 +41,8 @@ def application() -> FastAPI:
     async def failed(reason: str) -> None:
         if reason == "bug":
             raise ValueError(reason)
+        if reason == "disk":
+            raise OSError(errno.ENOSPC, "No space left on device")
         raise DatabaseTrouble(reason, is_full=reason == "full")
 
     @app.get("/file")
@@ -84,6 +87,7 @@ def _silent() -> Iterator[None]:
         ("bug", 500, "unexpected error"),
         ("locked", 503, "busy or not reachable"),
         ("full", 503, "storage is full"),
+        ("disk", 503, "storage is full"),
     ],
 )
 async def test_an_error_is_answered_though_it_cannot_be_logged(
@@ -111,6 +115,13 @@ async def test_text_that_is_not_unicode_is_refused_by_field(
     answer = await client.post("/wish", content=body, headers=headers)
     assert answer.status_code == 422
     assert answer.json()["detail"].startswith(f"{field}: ")
+
+
+async def test_a_body_that_is_no_json_is_malformed(client: httpx.AsyncClient) -> None:
+    headers = {"content-type": "application/json"}
+    answer = await client.post("/wish", content=b'{"name": nope}', headers=headers)
+    assert (answer.status_code, answer.json()["kind"]) == (400, "malformed")
+    assert answer.json()["detail"] == "body: is not JSON: Expecting value at character 9"
 
 
 async def test_head_has_the_headers_of_get_and_no_body(client: httpx.AsyncClient) -> None:
