@@ -36,6 +36,7 @@ async def _work(settings: Settings) -> None:
         micro_batch_tokens=settings.engine.micro_batch_tokens,
         activation_bytes=settings.engine.activation_bytes,
         cache_bytes=settings.engine.cache_bytes,
+        packed_bytes=settings.engine.packed_bytes,
         dtype=settings.engine.dtype,
         device=settings.engine.device,
         threads=settings.engine.threads,

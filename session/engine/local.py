@@ -45,6 +45,7 @@ class LocalEngine:
         micro_batch_tokens: int = 512,
         activation_bytes: int = 2 * 2**30,
         cache_bytes: int = 2 * 2**30,
+        packed_bytes: int = 2**30,
         dtype: str = "float32",
         device: str = "cpu",
         threads: int | None = None,
@@ -62,6 +63,7 @@ class LocalEngine:
             micro_batch_tokens=micro_batch_tokens,
             activation_bytes=activation_bytes,
             cache_bytes=cache_bytes,
+            packed_bytes=packed_bytes,
             dtype=dtype,
             device=device,
         )

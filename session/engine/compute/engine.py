@@ -45,12 +45,14 @@ class Compute:
         micro_batch_tokens: int,
         activation_bytes: int = 2 * 2**30,
         cache_bytes: int = 2 * 2**30,
+        packed_bytes: int = 2**30,
         dtype: str = "float32",
         device: str = "cpu",
     ) -> None:
         self.sampling = Sampling(chunk_tokens=micro_batch_tokens, cache_bytes=cache_bytes)
         self._micro_batch_tokens = micro_batch_tokens
         self._activation_bytes = activation_bytes
+        self._packed_bytes = packed_bytes
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._device = device
         self._bases: dict[str, BaseModel] = {}
@@ -158,7 +160,9 @@ class Compute:
         return adapter
 
     def join(self, request: SampleRequest, adapter: Adapter | None) -> Ticket:
-        return self.sampling.join(self._base(request.base), adapter, request)
+        base = self._base(request.base)
+        base.pack_weights(self._packed_bytes)
+        return self.sampling.join(base, adapter, request)
 
     def _base(self, ref: BaseRef) -> BaseModel:
         if ref.digest not in self._bases:

@@ -14,6 +14,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
 from exporters.peft_adapter import tensor_key
+from session.engine.compute.packed import LEAST_ROWS, Packed
 from session.engine.port import EngineError, LoraConfig
 
 MAX_RANK = 256
@@ -50,6 +51,7 @@ class Slot:
     def __init__(self) -> None:
         self.adapter: Adapter | None = None
         self.ranges: Sequence[Range] = ()
+        self.is_sampling = False
 
     @contextmanager
     def using(self, adapter: Adapter | None) -> Iterator[None]:
@@ -61,11 +63,11 @@ class Slot:
 
     @contextmanager
     def using_ranges(self, ranges: Sequence[Range]) -> Iterator[None]:
-        self.ranges = ranges
+        self.ranges, self.is_sampling = ranges, True
         try:
             yield
         finally:
-            self.ranges = ()
+            self.ranges, self.is_sampling = (), False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +102,11 @@ class LoraLinear(nn.Module):
         super().__init__()
         self.linear = linear
         self.slot = slot
+        self.packed: Packed | None = None
         self.a_name, self.b_name = tensor_key(name, "A"), tensor_key(name, "B")
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.slot.ranges:
+        if self.slot.is_sampling:
             return self._by_ranges(x)
         pair = self.pair
         if pair is None:
@@ -126,8 +129,10 @@ class LoraLinear(nn.Module):
         return Pair(adapter.tensors[self.a_name], adapter.tensors[self.b_name], adapter.scaling)
 
     def _by_ranges(self, x: Tensor) -> Tensor:
-        y: Tensor = self.linear(x)
-        x_NI, y_NO = x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1])
+        x_NI = x.reshape(-1, x.shape[-1])
+        is_fast = self.packed is not None and len(x_NI) >= LEAST_ROWS
+        y: Tensor = self.packed(x) if self.packed and is_fast else self.linear(x)
+        y_NO = y.view(-1, y.shape[-1])
         for each in self.slot.ranges:
             if (pair := self._pair_of(each.adapter)) is not None:
                 part_NO = y_NO[each.start : each.stop]

@@ -18,6 +18,7 @@ from transformers import AutoConfig
 from session.engine.compute.architecture import context_length, require_known
 from session.engine.compute.attention import NAME, Call, Plan, Sequences
 from session.engine.compute.lora import Layers, LoraLinear, Slot, wrap_linears
+from session.engine.compute.packed import Packed, can_pack
 from session.engine.compute.recompute import Recompute
 from session.engine.port import BaseRef, EngineError
 
@@ -37,6 +38,7 @@ class BaseModel:
         self._body: nn.Module = model.base_model
         self.head: LoraLinear = model.get_output_embeddings()
         self.recompute = Recompute(self._body)
+        self._was_packed = False
 
     @property
     def precision(self) -> torch.dtype:
@@ -49,6 +51,17 @@ class BaseModel:
         into and come out of the linear layers."""
         body = (each.linear for each in self.layers.values() if each is not self.head)
         return sum(each.in_features + each.out_features for each in body) * self.dtype.itemsize
+
+    def pack_weights(self, most_bytes: int) -> None:
+        """Once, for sampling on a CPU: a second copy of the weights, if it takes no more."""
+        if self._was_packed:
+            return
+        self._was_packed = True
+        linears = [each.linear for each in self.layers.values()]
+        size = sum(each.weight.nbytes for each in linears)
+        if size <= most_bytes and all(map(can_pack, linears)):
+            for layer in self.layers.values():
+                layer.packed = Packed(layer.linear)
 
     def hidden(self, tokens_N: Tensor, positions_N: Tensor, plan: Plan) -> Tensor:
         """States after the last norm, [N, D]. `positions_N` count within each sequence."""
