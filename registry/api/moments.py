@@ -5,6 +5,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, AwareDatetime
 
+from registry.kit.clock import now, stamp
+
 _LAST_YEAR = 2200
 
 
@@ -14,4 +16,11 @@ def _in_range(moment: datetime) -> datetime:
     return moment
 
 
+def _to_come(moment: datetime) -> datetime:
+    if moment <= now():
+        raise ValueError(f"{stamp(moment)} is in the past")
+    return moment
+
+
 Asked = Annotated[AwareDatetime, AfterValidator(_in_range)]
+ToCome = Annotated[Asked, AfterValidator(_to_come)]

@@ -7,7 +7,7 @@ from pydantic import Field, StrictBool
 
 from registry.api.auth import Member, Viewer
 from registry.api.downloads import RANGES, download, not_modified
-from registry.api.moments import Asked
+from registry.api.moments import Asked, ToCome
 from registry.api.preconditions import Expected, etag
 from registry.api.schemas import Cursor, File, GroupView, Limit, List, Listing, NewGroup, Version
 from registry.kit.db import Database
@@ -29,7 +29,7 @@ class Edit(Form):
     description: str = ""
     tags: list[str] = Field(default=[], description="All of them: these replace the old.")
     stage: Stage = Stage.none
-    expires_at: Asked | None = Field(None, description="With a zone; null for never.")
+    expires_at: ToCome | None = Field(None, description="With a zone; null for never.")
     why: str = Field("", description="Kept in the history where the stage moves.")
 
     @property

@@ -9,7 +9,6 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor, Role
-from registry.kit.clock import now, stamp
 from registry.kit.ids import new_id
 from registry.kit.pages import Cursors, Page
 from registry.packages import service
@@ -17,7 +16,6 @@ from registry.packages.errors import (
     AliasIsProtected,
     AliasMoved,
     AliasNotFound,
-    InvalidPackage,
     VersionNotFound,
 )
 from registry.packages.limits import check_alias, check_description, check_tags, check_text
@@ -65,10 +63,6 @@ async def edit(
     check_text("why", why)
     check_description(changes.get("description", ""))
     check_tags(changes.get("tags", ()))
-    ends = changes.get("expires_at")
-    if ends is not None and ends <= now():
-        reason = f"{stamp(ends)} is in the past; deleting is a call of its own"
-        raise InvalidPackage("expires_at", reason)
     package = await locked(db, actor, ref)
     package.require_live()
     package.require_revision(expected)

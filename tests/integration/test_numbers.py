@@ -15,7 +15,7 @@ from torch.nn.functional import logsigmoid
 
 import modelyard
 from session.engine.port import Loss
-from support.plain import greedy_answer, greedy_tokens, load, plain_terms
+from support.plain import config_of, greedy_answer, greedy_tokens, load, plain_terms
 from support.service import Service
 from support.training import (
     ADAM,
@@ -115,7 +115,7 @@ def start(
 @pytest.mark.parametrize("loss", list(Loss))
 def test_a_plain_training_loop_on_peft_has_the_same_losses(start: Start, loss: Loss) -> None:
     data = batch(3) if loss is Loss.cross_entropy else policy_batch(start.training)
-    found = [step(start.training, data, loss) for _ in range(STEPS)]
+    found = [step(start.training, data, loss, config_of(loss)) for _ in range(STEPS)]
 
     def total(logprobs: list[Tensor]) -> Tensor:
         pairs = zip(logprobs, data, strict=True)

@@ -1,7 +1,7 @@
 """The lines of a user's training script that many tests need."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +82,12 @@ def lesson(training: modelyard.TrainingClient, question: str, answer: str) -> mo
 
 
 def step(
-    training: modelyard.TrainingClient, data: Sequence[modelyard.Datum], loss: str = "cross_entropy"
+    training: modelyard.TrainingClient,
+    data: Sequence[modelyard.Datum],
+    loss: str = "cross_entropy",
+    config: Mapping[str, float] | None = None,
 ) -> float:
-    output = training.forward_backward(data, loss)
+    output = training.forward_backward(data, loss, config)
     training.optim_step(ADAM).result()
     return output.result().loss
 
