@@ -21,7 +21,10 @@ from rich.table import Table
 from benchmarks.rows import Row
 
 _NOT_BENCHMARKS = frozenset(
-    ("__init__", "__main__", "big_file", "plain_training", "rows", "smollm2", "vllm")
+    (
+        *("__init__", "__main__", "big_file", "plain_training", "rows", "servers", "smollm2"),
+        *("turns", "vllm"),
+    )
 )
 
 

@@ -78,8 +78,7 @@ def run() -> Iterator[Row]:
 
 
 async def _measured() -> tuple[float, float, list[float], list[float]]:
-    base, settings = smollm2.base(), smollm2.engine_settings()
-    engine = LocalEngine(dtype=settings.dtype, device=settings.device, threads=settings.threads)
+    base, engine = smollm2.base(), LocalEngine(**smollm2.engine_settings().model_dump())
     for n in range(SESSIONS):
         lora = LoraConfig(8, 16.0, ("q_proj", "v_proj"), seed=n)
         await engine.create_model(f"s{n}", base=base, lora=lora)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -20,6 +20,7 @@ import httpx
 import modelyard
 from benchmarks.million.timing import percentile
 from benchmarks.rows import Row
+from benchmarks.servers import await_answer
 from modelyard import AdamParams, Datum, ModelInput
 from support.postgres import free_port, fresh_postgres, postgres_server
 from support.service import modelyard as command
@@ -103,25 +104,16 @@ def _row(what: str, ours: list[float], theirs: list[float]) -> Row:
 
 
 @contextmanager
-def _bare(url: str) -> Iterator[httpx.Client]:
+def _bare(database: str) -> Iterator[httpx.Client]:
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.bare.handler", url, str(port)], env=os.environ
+        [sys.executable, "-m", "benchmarks.bare.handler", database, str(port)], env=os.environ
     )
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
-            _await(client, process)
+        url = f"http://127.0.0.1:{port}"
+        with httpx.Client(base_url=url, trust_env=False) as client:
+            await_answer(f"{url}/openapi.json", process, "the bare handler", within_s=_START_S)
             yield client
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
-
-
-def _await(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + _START_S
-    while process.poll() is None and time.monotonic() < end:
-        with suppress(httpx.TransportError):
-            client.post("/rows").raise_for_status()
-            return
-        time.sleep(0.1)
-    raise RuntimeError("the bare handler does not answer")

@@ -5,7 +5,6 @@ in the same precision. All take turns with fresh prompts, in another order each 
 """
 
 import asyncio
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks import smollm2
 from benchmarks.rows import Row
+from benchmarks.turns import in_turns
 from benchmarks.vllm import TOKENS, Peer, Prompts, vllm
 from session.engine.local import LocalEngine
 from session.engine.port import BaseRef, SampleRequest
@@ -62,15 +62,13 @@ def _rows(work: Work, dtype: str, speeds: dict[str, float]) -> Iterator[Row]:
 
 
 def _measured(work: Work, peers: dict[str, Peer]) -> dict[str, float]:
-    names = [name for name in peers if not (name == "one by one" and work.n > 1)]
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(-1, TURNS):  # the first warms up
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            begun = time.perf_counter()
-            peers[name](work.prompts(turn + 1), work.n)
-            times[name].append(time.perf_counter() - begun)
+    movers = {
+        name: lambda turn, peer=peer: peer(work.prompts(turn), work.n)
+        for name, peer in peers.items()
+        if not (name == "one by one" and work.n > 1)
+    }
     count = TOKENS * len(work.lengths) * work.n
-    return {name: count / median(taken[1:]) for name, taken in times.items()}
+    return {name: count / median(taken) for name, taken in in_turns(movers, TURNS).items()}
 
 
 @contextmanager
@@ -94,8 +92,7 @@ def _ours(path: Path, dtype: str) -> Iterator[Peer]:
 
 
 async def _engine(dtype: str) -> LocalEngine:
-    settings = smollm2.engine_settings()
-    return LocalEngine(dtype=dtype, device=settings.device, threads=settings.threads)
+    return LocalEngine(**{**smollm2.engine_settings().model_dump(), "dtype": dtype})
 
 
 def _generate(path: Path, dtype: str) -> dict[str, Peer]:

@@ -5,8 +5,7 @@ take turns, in another order each time; medians.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from benchmarks import smollm2
 from benchmarks.plain_training import PlainLoop, sorted_groups
 from benchmarks.rows import Row
-from registry.settings import EngineSettings
+from benchmarks.turns import in_turns
 from session.engine.local import LocalEngine
 from session.engine.port import Datum, Loss
 
@@ -34,16 +33,16 @@ def run() -> Iterator[Row]:
     loop = PlainLoop(
         base.path, smollm2.LORA, smollm2.ADAM, dtype=settings.dtype, device=settings.device
     )
-    movers: dict[str, Callable[[], object]] = {
-        f"sorted, {budget}": lambda budget=budget: loop.step(sorted_groups(data, budget))  # type: ignore[misc]  # its default
+    movers: dict[str, Callable[[int], object]] = {
+        f"sorted, {budget}": lambda _, budget=budget: loop.step(sorted_groups(data, budget))  # type: ignore[misc]  # its default
         for budget in BUDGETS
     }
-    movers["padded"] = lambda: loop.step([data], padded_head=True)
+    movers["padded"] = lambda _: loop.step([data], padded_head=True)
     with asyncio.Runner() as runner:
-        engine = _engine(settings)
+        engine = LocalEngine(**settings.model_dump())
         runner.run(engine.create_model("m", base=base, lora=smollm2.LORA))
-        movers["ours"] = lambda: runner.run(_step(engine, data))
-        times = _measured(movers)
+        movers["ours"] = lambda _: runner.run(_step(engine, data))
+        times = in_turns(movers, TURNS)
         runner.run(engine.close())
     tokens = sum(len(datum.tokens) for datum in data)
     speeds = {name: tokens / median(taken) for name, taken in times.items()}
@@ -53,29 +52,6 @@ def run() -> Iterator[Row]:
         yield Row(what, speeds["ours"], "tokens/s", f"PEFT, {peer}", speeds[peer], note=note)
 
 
-def _engine(settings: EngineSettings) -> LocalEngine:
-    return LocalEngine(
-        micro_batch_tokens=settings.micro_batch_tokens,
-        activation_bytes=settings.activation_bytes,
-        dtype=settings.dtype,
-        device=settings.device,
-        threads=settings.threads,
-    )
-
-
 async def _step(engine: LocalEngine, data: Sequence[Datum]) -> None:
     await engine.forward_backward("m", data, loss=Loss.cross_entropy, config={})
     await engine.optim_step("m", smollm2.ADAM)
-
-
-def _measured(movers: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """In another order each turn, so that nobody always comes first; a first turn warms up."""
-    times: dict[str, list[float]] = {name: [] for name in movers}
-    names = list(movers)
-    for turn in range(TURNS + 1):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            start = time.perf_counter()
-            movers[name]()
-            if turn:
-                times[name].append(time.perf_counter() - start)
-    return times

@@ -11,9 +11,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +21,7 @@ import httpx
 from benchmarks.million import ours
 from benchmarks.million.timing import percentile, timed
 from benchmarks.rows import Row
+from benchmarks.servers import await_answer
 from session.cli.credentials import write_credentials
 from support.postgres import free_port, fresh_postgres, postgres_server
 from support.service import serving
@@ -144,21 +144,11 @@ def _mlflow_server(python: Path, database: str) -> Iterator[str]:
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        _await(f"{url}/health", process)
+        await_answer(f"{url}/health", process, "mlflow server", within_s=_START_S)
         yield url
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(60)
-
-
-def _await(url: str, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + _START_S
-    while process.poll() is None and time.monotonic() < end:
-        with suppress(httpx.HTTPError):
-            if httpx.get(url, timeout=5).is_success:
-                return
-        time.sleep(0.2)
-    raise RuntimeError("mlflow server does not answer")
 
 
 def _home(python: Path) -> Path:

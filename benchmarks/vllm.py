@@ -4,7 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +11,11 @@ from pathlib import Path
 import httpx
 import torch
 
+from benchmarks.servers import await_answer
 from support.postgres import free_port
 
 VERSION = "0.32.0"
+_START_S = 600
 TOKENS = 64  # new ones of each sample
 
 Prompts = list[list[int]]
@@ -51,24 +52,11 @@ def vllm(path: Path) -> Iterator[Peer | None]:
     )
     try:
         url = f"http://127.0.0.1:{port}"
-        _await_health(url, server)
+        await_answer(f"{url}/health", server, "vLLM", within_s=_START_S)
         yield lambda prompts, n: asyncio.run(_complete(url, prompts, n))
     finally:
         server.terminate()
         server.wait()
-
-
-def _await_health(url: str, server: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + 600
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            raise RuntimeError(f"vLLM ended with {server.returncode}")
-        try:
-            if httpx.get(f"{url}/health").status_code == 200:
-                return
-        except httpx.TransportError:
-            time.sleep(1)
-    raise RuntimeError("vLLM did not become healthy")
 
 
 async def _complete(url: str, prompts: Prompts, n: int) -> None:

@@ -32,15 +32,7 @@ def worker(settings: Settings) -> None:
 async def _work(settings: Settings) -> None:
     await make_ready(settings)
     database = open_database(settings)
-    engine = LocalEngine(
-        micro_batch_tokens=settings.engine.micro_batch_tokens,
-        activation_bytes=settings.engine.activation_bytes,
-        cache_bytes=settings.engine.cache_bytes,
-        packed_bytes=settings.engine.packed_bytes,
-        dtype=settings.engine.dtype,
-        device=settings.engine.device,
-        threads=settings.engine.threads,
-    )
+    engine = LocalEngine(**settings.engine.model_dump())
     store = open_store(settings)
     context = Context(new_id("wrk"), database, store, engine, scratch_path(settings))
     running = Worker(context)

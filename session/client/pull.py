@@ -17,6 +17,7 @@ from session.client.errors import ConnectionFailed, InvalidInput, ServerError
 from session.client.push import Progress
 from session.client.records import Page, StoredFile
 from session.client.registry import version, version_path
+from session.client.together import together
 
 _AT_ONCE = 4
 _READ = 2**20
@@ -41,12 +42,7 @@ async def pulled(connection: Connection, ref: str, directory: Path, progress: Pr
         async with gate:
             await _Fetch(connection, f"{place}/files/{quote(file.path)}", file, moved).to(target)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for file, target in targets:
-                group.create_task(one(file, target))
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None
+    await together(one(file, target) for file, target in targets)
     return directory
 
 

@@ -29,6 +29,7 @@ from session.client.records import (
     VersionInfo,
 )
 from session.client.registry import every, group_path, version
+from session.client.together import together
 
 if TYPE_CHECKING:
     from exporters.directory import Layout
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 """Told what is going on, how many bytes of it are done, and of how many."""
 
-_Missing = list[tuple[FileProgress, PartInfo]]
 _AT_ONCE = 4
 _READ = 2**20
 _MARGIN = timedelta(seconds=60)
@@ -224,7 +224,8 @@ class _Push:
         since, pause, left = clock(), _FIRST_PAUSE_S, math.inf
         while missing := _missing(upload):
             self._say(missing)
-            outcomes = await self._sent(missing)
+            sending = (self._send_part(file, part) for file, part in missing if part.url)
+            outcomes = await together(sending)
             upload = await self._connection.get(f"{self._path}/{upload.id}", UploadInfo)
             if (now_left := len(_missing(upload))) < left:
                 since, pause, left = clock(), _FIRST_PAUSE_S, now_left
@@ -234,19 +235,6 @@ class _Push:
                 raise ConnectionFailed("the object store", reasons[0] if reasons else "no reason")
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
-
-    async def _sent(self, missing: _Missing) -> list[str | None]:
-        """One that is refused for good ends the others too."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                parts = [
-                    group.create_task(self._send_part(file, part))
-                    for file, part in missing
-                    if part.url
-                ]
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None
-        return [part.result() for part in parts]
 
     async def _send_part(self, file: FileProgress, part: PartInfo) -> str | None:
         """Why it did not arrive, if it did not."""
@@ -298,5 +286,5 @@ class _Push:
         return timeout if self._has_met else min(timeout, _FIRST_CONTACT_S)
 
 
-def _missing(upload: UploadInfo) -> _Missing:
+def _missing(upload: UploadInfo) -> list[tuple[FileProgress, PartInfo]]:
     return [(file, part) for file in upload.files for part in file.missing]

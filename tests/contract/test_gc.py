@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
 from contextlib import closing
 from datetime import timedelta
 from functools import partial
@@ -19,17 +18,10 @@ from registry.kit.clock import now
 from registry.kit.ids import new_id
 from session.cli.keeper import sweep
 from session.cli.root import main
-from support.hosted import Hosted, hosted
+from support.hosted import Hosted
 from support.s3 import S3Server
 from support.service import MODELYARD, environment, modelyard
-from support.tiny import tiny_model
 from support.waiting import until
-
-
-@pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Hosted]:
-    async with hosted(tmp_path / "home", model=tiny_model(tmp_path / "tiny")) as service:
-        yield service
 
 
 async def litter(service: Hosted, account: str) -> str:

@@ -1,23 +1,15 @@
 """Sessions and merges hold the versions that they need, and let go at their end."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from session.merges import service as merges
-from support.hosted import Hosted, hosted
-from support.tiny import tiny_model
+from support.hosted import Hosted
 
 STATE = {"type": "save", "kind": "state"}
-
-
-@pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Hosted]:
-    async with hosted(tmp_path / "home", model=tiny_model(tmp_path / "tiny")) as service:
-        yield service
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from registry.artifacts.local import LocalBlobStore
 from session import wire
@@ -15,8 +14,7 @@ from session.worker.context import Context
 from session.worker.process import Worker
 from session.worker.server import create_channel
 from support.engines import FakeEngine
-from support.hosted import Hosted, hosted, listening
-from support.tiny import tiny_model
+from support.hosted import Hosted, listening
 from support.waiting import until as eventually
 
 TOKENS = {"dtype": "int64", "data": [5, 6, 7]}
@@ -44,21 +42,6 @@ class Slow(LocalBlobStore):
             await self.open.wait()
         await super().put_file(key, path, **options)
         self.passed.append(place)
-
-
-@pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Hosted]:
-    async with hosted(tmp_path / "home", model=tiny_model(tmp_path / "tiny")) as service:
-        yield service
-
-
-@pytest.fixture
-async def client(service: Hosted) -> AsyncIterator[httpx.AsyncClient]:
-    """It has the running session `s1`."""
-    async with service.client() as client:
-        await client.post("/v1/sessions", json={"base_model": "tiny", "name": "s1", "group": "g1"})
-        await client.get("/v1/sessions/s1?wait=20")
-        yield client
 
 
 @asynccontextmanager

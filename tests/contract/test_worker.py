@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import sqlite3
-from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,7 @@ from session.worker import runner
 from session.worker.context import Context, failure
 from session.worker.process import Worker
 from support.engines import FakeEngine
-from support.hosted import Hosted, hosted
-from support.tiny import tiny_model
+from support.hosted import Hosted
 from support.waiting import until as eventually
 
 TOKENS = {"dtype": "int64", "data": [5, 6, 7]}
@@ -38,21 +36,6 @@ FORWARD_BACKWARD = {"type": "forward_backward", "data": DATA}
 STEP = {"type": "optim_step"}
 SAVE = {"type": "save", "kind": "state"}
 MANY = {**FORWARD_BACKWARD, "data": DATA * 2000}  # so large that its body lies in the store
-
-
-@pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Hosted]:
-    async with hosted(tmp_path / "home", model=tiny_model(tmp_path / "tiny")) as service:
-        yield service
-
-
-@pytest.fixture
-async def client(service: Hosted) -> AsyncIterator[httpx.AsyncClient]:
-    """It has the running session `s1`."""
-    async with service.client() as client:
-        await client.post("/v1/sessions", json={"base_model": "tiny", "name": "s1", "group": "g1"})
-        await client.get("/v1/sessions/s1?wait=20")
-        yield client
 
 
 async def submit(client: httpx.AsyncClient, number: int, body: Any) -> str:
