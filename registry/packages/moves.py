@@ -12,12 +12,7 @@ from registry.access.actor import Actor, Role
 from registry.kit.ids import new_id
 from registry.kit.pages import Cursors, Page
 from registry.packages import service
-from registry.packages.errors import (
-    AliasIsProtected,
-    AliasMoved,
-    AliasNotFound,
-    VersionNotFound,
-)
+from registry.packages.errors import AliasIsProtected, AliasMoved, AliasNotFound, VersionNotFound
 from registry.packages.limits import check_alias, check_description, check_tags, check_text
 from registry.packages.model import (
     Approval,
