@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -50,9 +51,9 @@ def open_home(settings: Settings) -> Path:
     home = settings.home_path()
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        probe = home / ".writable"
-        probe.touch()
-        probe.unlink()
+        # Nameless, as other processes of this installation may be asking at the same moment.
+        with TemporaryFile(dir=home):
+            pass
     except OSError as error:
         raise HomeNotWritable(home, error.strerror or str(error)) from None
     return home

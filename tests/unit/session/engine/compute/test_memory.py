@@ -1,5 +1,6 @@
 """What a pass keeps for the way back, and what becomes of one that does not fit."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -88,7 +89,15 @@ def test_a_pass_that_does_not_fit_fails_with_its_sizes_and_the_session_goes_on(
     ref: BaseRef,
 ) -> None:
     command = [sys.executable, "-c", OUT_OF_MEMORY, str(ref.path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    path = os.pathsep.join(sys.path)  # pytest's own: it has the folder of `support`
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first.startswith(
