@@ -11,7 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.kit import migrate
 from registry.kit.errors import Kind, ServiceError
-from registry.settings import Settings
+from registry.settings import EngineSettings, Settings
+from session.engine.local import LocalEngine
+from session.engine.port import EngineError
 from session.resources import open_database
 
 T = TypeVar("T")
@@ -57,6 +59,13 @@ def open_home(settings: Settings) -> Path:
     except OSError as error:
         raise HomeNotWritable(home, error.strerror or str(error)) from None
     return home
+
+
+def open_engine(settings: EngineSettings) -> LocalEngine:
+    try:
+        return LocalEngine(**settings.model_dump())
+    except EngineError as error:
+        raise BadSetting(f"MODELYARD_ENGINE__DEVICE: {error}") from None
 
 
 async def make_ready(settings: Settings) -> None:

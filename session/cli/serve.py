@@ -18,6 +18,7 @@ import uvloop
 from exporters.serving import TARGETS
 from registry.access import service as access
 from registry.deployments.controller import Deployer
+from registry.kit.collector import spare_what_is_loaded
 from registry.kit.db import Database
 from registry.kit.errors import Kind, ServiceError
 from registry.kit.sockets import listen
@@ -152,6 +153,7 @@ async def _answer(
     log.info("serve.ready", url=url, docs=f"{url}/docs", home=str(settings.home_path()))
     typer.echo(f"Modelyard answers at {url} (its pages: {url}/docs). Ctrl-C stops it.")
     server = Server(config)
+    spare_what_is_loaded()
     with stop_requested() as stop:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         stopping = asyncio.create_task(stop.wait())

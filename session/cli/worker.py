@@ -10,14 +10,14 @@ import typer
 import uvicorn
 import uvloop
 
+from registry.kit.collector import spare_what_is_loaded
 from registry.kit.ids import new_id
 from registry.kit.sockets import listen
 from registry.kit.stopping import AnswersWhenStopping
 from registry.settings import Settings
 from session.cli import logs
-from session.cli.installation import make_ready
+from session.cli.installation import make_ready, open_engine
 from session.cli.signals import Server, stop_requested
-from session.engine.local import LocalEngine
 from session.resources import open_database, open_store, scratch_path
 from session.worker.context import Context
 from session.worker.process import Worker
@@ -32,7 +32,7 @@ def worker(settings: Settings) -> None:
 async def _work(settings: Settings) -> None:
     await make_ready(settings)
     database = open_database(settings)
-    engine = LocalEngine(**settings.engine.model_dump())
+    engine = open_engine(settings.engine)
     store = open_store(settings)
     context = Context(new_id("wrk"), database, store, engine, scratch_path(settings))
     running = Worker(context)
@@ -46,6 +46,7 @@ async def _work(settings: Settings) -> None:
             timeout_graceful_shutdown=5,
         )
         server = Server(config)
+        spare_what_is_loaded()
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         port = listener.getsockname()[1]
         await running.start(address=f"http://127.0.0.1:{port}", secret=secret)

@@ -11,10 +11,10 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
+from registry.kit.collector import spare_what_is_loaded
 from registry.kit.errors import Kind, ServiceError
 from registry.kit.sockets import listen
-from session.engine.local import LocalEngine
-from session.engine.port import BaseRef
+from session.engine.port import BaseRef, Engine
 from session.sampling.chat import ChatTokenizer
 from session.serving.app import Serving, create_app
 
@@ -36,13 +36,12 @@ def serve_model(
     address_file: Path | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
-    threads: int | None = None,
+    engine: Engine,
 ) -> None:
     """Until stopped. With `address_file` it belongs to a parent: the file gets the URL once the
     model answers, and the process ends when its standard input closes."""
     context_length = _context_length(directory / "config.json")
     chat = ChatTokenizer(directory)
-    engine = LocalEngine(threads=threads)
     serving = Serving(engine, BaseRef(served_name, served_name, directory), chat, context_length)
     with listen(host, port) as listener:
         uvloop.run(_serve(serving, listener, address_file))
@@ -70,6 +69,7 @@ async def _serve(serving: Serving, listener: socket.socket, address_file: Path |
         if loading.cancelled():
             return
         loading.result()
+        spare_what_is_loaded()
         host, port = listener.getsockname()[:2]
         if address_file is not None:
             _tell(address_file, f"http://{host}:{port}")

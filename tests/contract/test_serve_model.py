@@ -88,3 +88,15 @@ async def test_a_model_that_cannot_be_loaded_says_why(database: Database, tmp_pa
         assert standing.status == "failed"
         assert standing.pending is not None
         assert "safetensors" in (standing.pending.error or "").lower()
+
+
+@pytest.mark.timeout(180)
+async def test_it_computes_where_the_settings_say(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELYARD_ENGINE__DEVICE", "nowhere")
+    files = directory_of(tiny_model(tmp_path / "model"))
+    async with promoted(database, tmp_path, files) as standing:
+        assert standing.status == "failed"
+        assert standing.pending is not None
+        assert "MODELYARD_ENGINE__DEVICE: torch cannot use" in (standing.pending.error or "")

@@ -29,10 +29,11 @@ def serve_model(
     address_file: Annotated[Path, typer.Option(help="Written once it answers: its URL.")],
     host: Annotated[str, typer.Option()] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 0,
-    threads: Annotated[int | None, typer.Option(min=1)] = None,
 ) -> None:
-    """Serve one directory of merged weights; `serve` starts these for its deployments."""
+    """Serve one directory of merged weights; `serve` starts these for its deployments. Its engine
+    has the settings of the installation's."""
     from session.cli import logs
+    from session.cli.installation import load_settings, open_engine
     from session.serving.main import serve_model as run
 
     logs.configure()
@@ -42,5 +43,5 @@ def serve_model(
         address_file=address_file,
         host=host,
         port=port,
-        threads=threads,
+        engine=open_engine(load_settings().engine),
     )

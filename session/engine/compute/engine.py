@@ -54,7 +54,7 @@ class Compute:
         self._activation_bytes = activation_bytes
         self._packed_bytes = packed_bytes
         self._dtype: torch.dtype = getattr(torch, dtype)
-        self._device = device
+        self._device = _usable(device)
         self._bases: dict[str, BaseModel] = {}
         self._models: dict[str, Training] = {}
         self._adapters: dict[str, Adapter] = {}
@@ -168,3 +168,13 @@ class Compute:
         if ref.digest not in self._bases:
             self._bases[ref.digest] = load_base(ref, dtype=self._dtype, device=self._device)
         return self._bases[ref.digest]
+
+
+def _usable(device: str) -> str:
+    """The device, which holds a tensor already: one that is missing would fail every session."""
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise EngineError(f"torch cannot use the device {device!r} ({reason})") from None
+    return device

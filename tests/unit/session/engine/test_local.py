@@ -154,3 +154,9 @@ def test_importing_the_engine_brings_no_torch() -> None:
     code = "import sys, session.engine.local; sys.exit('torch' in sys.modules)"
     root = Path(__file__).parents[4]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("device", ["nowhere", "cuda:99"])
+def test_a_device_that_torch_cannot_use_is_refused_at_once(device: str) -> None:
+    with pytest.raises(EngineError, match=f"torch cannot use the device '{device}' "):
+        LocalEngine(device=device)

@@ -1,7 +1,7 @@
 """Requests that run together: each gets what it would get alone, and leaves nothing behind."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,32 +12,13 @@ from session.engine.compute import prompts
 from session.engine.compute.engine import Compute
 from session.engine.compute.sampler import Ticket
 from session.engine.port import BaseRef, EngineError, Loss, SampleChunk, SampleRequest
+from support.sampling import Got, join, run
 from support.tiny import ADAM, LORA, tiny_datum
 
 ADAPTERS = {"a": LORA, "b": replace(LORA, rank=1), "c": replace(LORA, rank=64, targets=("o_proj",))}
 PROMPTS = {length: tiny_datum(length, seed=length).tokens for length in (3, 40, 61, 130)}
 LONG = tiny_datum(300).tokens
 TOKEN_BYTES = 2 * 2 * 2 * 12 * 4  # key and value, layers, key heads, values a head, float32
-
-
-@dataclass
-class Got:
-    """Of one request."""
-
-    tokens: dict[int, list[int]] = field(default_factory=dict)
-    logprobs: dict[int, list[float]] = field(default_factory=dict)
-    reasons: list[str] = field(default_factory=list)
-    cached: int = 0
-    error: Exception | None = None
-
-    def take(self, event: SampleChunk | Exception) -> None:
-        if isinstance(event, Exception):
-            self.error = event
-            return
-        self.tokens.setdefault(event.index, []).extend(event.tokens)
-        self.logprobs.setdefault(event.index, []).extend(event.logprobs)
-        self.reasons += [event.stop_reason] if event.stop_reason else []
-        self.cached += event.cached_tokens
 
 
 @pytest.fixture
@@ -63,24 +44,6 @@ def ask(ref: BaseRef, length: int = 40, /, **settings: Any) -> SampleRequest:
     given = {"weights": "a", "max_tokens": 30, "stop_ids": (), "temperature": 0.0, **settings}
     prompt = given.pop("prompt", PROMPTS.get(length))
     return SampleRequest(ref, prompt=prompt, **given)
-
-
-def join(compute: Compute, request: SampleRequest) -> Ticket:
-    return compute.join(request, compute.weights(request.weights))
-
-
-def run(
-    compute: Compute, *requests: SampleRequest, late: tuple[SampleRequest, ...] = ()
-) -> list[Got]:
-    """The late ones join one by one, a pass apart."""
-    found = {join(compute, request): Got() for request in requests}
-    waiting = list(late)
-    while waiting or not compute.sampling.is_idle:
-        for ticket, event in compute.sampling.step():
-            found[ticket].take(event)
-        if waiting:
-            found[join(compute, waiting.pop(0))] = Got()
-    return list(found.values())
 
 
 def assert_same(one: Got, other: Got) -> None:
