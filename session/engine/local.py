@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from session.engine.compute.sampler import Ticket
 
 Told = SampleChunk | Exception
+Reader = tuple[asyncio.AbstractEventLoop, asyncio.Queue[Told]]
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ class LocalEngine:
         )
         self._write = weights.write
         self._is_out_of_memory = memory.is_out_of_memory
-        self._readers: dict[Ticket, Callable[[list[Told]], None]] = {}
+        self._readers: dict[Ticket, Reader] = {}
         self._turns = Turns(self._pass, start=start)
         self._saves: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -122,8 +123,8 @@ class LocalEngine:
         self._closed = True
         await asyncio.gather(*self._saves, return_exceptions=True)
         await asyncio.to_thread(self._turns.close)
-        for tell in list(self._readers.values()):
-            tell([EngineError("the engine is closed")])
+        for loop, queue in list(self._readers.values()):
+            _tell(loop, [(queue, EngineError("the engine is closed"))])
 
     async def _sample(
         self, request: SampleRequest, adapter: "Adapter | None"
@@ -131,16 +132,11 @@ class LocalEngine:
         """Joins what runs, and leaves it when its reader does."""
         loop = asyncio.get_running_loop()
         told: asyncio.Queue[Told] = asyncio.Queue()
-
-        def put(events: list[Told]) -> None:
-            for event in events:
-                told.put_nowait(event)
-
         joined: list[Ticket] = []
 
         def join() -> None:
             ticket = self._compute.join(request, adapter)
-            self._readers[ticket] = lambda events: _from_thread(loop, put, events)
+            self._readers[ticket] = (loop, told)
             joined.append(ticket)
 
         unfinished = request.n
@@ -163,12 +159,13 @@ class LocalEngine:
             self._compute.sampling.leave(ticket)
 
     def _pass(self) -> bool:
-        """In the thread: everything that one pass brought goes to its readers at once."""
-        events: dict[Ticket, list[Told]] = {}
+        """In the thread: a loop is woken once for everything that a pass brought to its readers."""
+        told: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Queue[Told], Told]]] = {}
         for ticket, event in self._compute.sampling.step():
-            events.setdefault(ticket, []).append(event)
-        for ticket, told in events.items():
-            self._readers[ticket](told)
+            loop, queue = self._readers[ticket]
+            told.setdefault(loop, []).append((queue, event))
+        for loop, events in told.items():
+            _tell(loop, events)
         return not self._compute.sampling.is_idle
 
     async def _collect(self, work: Iterator[dict[int, LossOutput]]) -> list[LossOutput]:
@@ -199,8 +196,12 @@ class LocalEngine:
             raise EngineError("the engine is closed")
 
 
-def _from_thread(
-    loop: asyncio.AbstractEventLoop, put: Callable[[list[Told]], None], events: list[Told]
-) -> None:
+def _tell(loop: asyncio.AbstractEventLoop, events: list[tuple[asyncio.Queue[Told], Told]]) -> None:
+    """From any thread."""
     if not loop.is_closed():
-        loop.call_soon_threadsafe(put, events)
+        loop.call_soon_threadsafe(_put, events)
+
+
+def _put(events: list[tuple[asyncio.Queue[Told], Told]]) -> None:
+    for queue, event in events:
+        queue.put_nowait(event)

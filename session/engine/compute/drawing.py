@@ -1,6 +1,7 @@
 """From logits to tokens, for rows of many requests at once.
 
-Shapes: N rows, V vocabulary.
+Shapes: N rows, V vocabulary, B blocks of X tokens. A chance is a token's probability times a number
+that all of its row share.
 """
 
 import math
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from session.engine.port import SampleRequest
 
-BLOCK = 256  # tokens whose probabilities are summed first
+BLOCK = 256  # tokens whose chances are summed first
 MIN_TEMPERATURE = 1e-6
 """A lower one counts as this: the likeliest token but for ties, and finite in float32."""
 
@@ -39,20 +40,43 @@ def random_numbers(request: SampleRequest, index: int) -> np.random.Generator:
 def draw(
     logits_NV: Tensor, requests: Sequence[SampleRequest], numbers: Sequence[np.random.Generator]
 ) -> list[Drawn]:
-    """One token a row. A row that is not greedy takes one number of its generator."""
+    """One token a row. A row that is not greedy takes one number of its generator.
+
+    The vocabulary is gone over as few times as can be: once for the largest logit, once for the
+    chances, once for their sums.
+    """
     logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
-    is_finite = logits_NV.sum(-1).isfinite().tolist()
-    logprobs_NV = _tempered(logits_NV, requests)
-    tokens_N = logits_NV.argmax(-1)
+    peak_N, tokens_N = logits_NV.max(-1)
+    scale_N = logits_NV.new_tensor([_scale(each) for each in requests])
+    chances_NV = _over_peak(logits_NV, peak_N, scale_N).exp_()
+    sums_NB = _block_sums(chances_NV)
+    total_N = sums_NB.sum(-1, dtype=torch.float64)
+    for row, request in enumerate(requests):
+        if request.top_k != -1 or request.top_p < 1.0:
+            one = slice(row, row + 1)
+            tempered_1V = _over_peak(logits_NV[one], peak_N[one], scale_N[one])
+            chances_NV[one] = filter_logprobs(tempered_1V, request).exp_()
+            sums_NB[one] = _block_sums(chances_NV[one])
     random = [row for row, each in enumerate(requests) if each.temperature > 0]
     if random:
-        rows = logprobs_NV if len(random) == len(requests) else logprobs_NV[random]
-        uniform = torch.tensor([numbers[row].random() for row in random], dtype=torch.float64)
-        kept = _filtered(rows, [requests[row] for row in random])
-        tokens_N[random] = _by_inverse(kept, uniform)
-    logprobs = logprobs_NV.gather(-1, tokens_N[:, None])[:, 0].tolist()
-    rows_of = zip(tokens_N.tolist(), logprobs, is_finite, strict=True)
-    return [Drawn(token if finite else None, value) for token, value, finite in rows_of]
+        uniform_R = torch.tensor([numbers[row].random() for row in random], dtype=torch.float64)
+        rows = slice(None) if len(random) == len(requests) else random
+        tokens_N[random] = _by_inverse(chances_NV[rows], sums_NB[rows], uniform_R)
+    chosen_N = logits_NV.gather(-1, tokens_N[:, None])[:, 0]
+    logprobs_N = (chosen_N - peak_N) / scale_N - total_N.log()
+    drawn = zip(tokens_N.tolist(), logprobs_N.tolist(), total_N.isfinite().tolist(), strict=True)
+    return [Drawn(token if finite else None, value) for token, value, finite in drawn]
+
+
+def _scale(request: SampleRequest) -> float:
+    """The temperature; greedy rows have the plain distribution."""
+    return max(request.temperature or 1.0, MIN_TEMPERATURE)
+
+
+def _over_peak(logits_NV: Tensor, peak_N: Tensor, scale_N: Tensor) -> Tensor:
+    """Tempered logits, of which the largest is 0."""
+    over_NV = logits_NV - peak_N[:, None]
+    return over_NV if (scale_N == 1).all() else over_NV.div_(scale_N[:, None])
 
 
 def filter_logprobs(logprobs_NV: Tensor, request: SampleRequest) -> Tensor:
@@ -69,38 +93,29 @@ def filter_logprobs(logprobs_NV: Tensor, request: SampleRequest) -> Tensor:
     return logprobs_NV
 
 
-def _tempered(logits_NV: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
-    if all(each.temperature in (0.0, 1.0) for each in requests):
-        return logits_NV.log_softmax(-1)
-    temperatures = [max(each.temperature or 1.0, MIN_TEMPERATURE) for each in requests]
-    peak_N1 = logits_NV.max(-1, keepdim=True).values
-    scale_N1 = logits_NV.new_tensor(temperatures)[:, None]
-    return ((logits_NV - peak_N1) / scale_N1).log_softmax(-1)
+def _blocks(chances_NV: Tensor) -> Tensor:
+    """[N, B, X], padded with nothing to whole blocks."""
+    padding = -chances_NV.shape[-1] % BLOCK
+    whole = F.pad(chances_NV, (0, padding)) if padding else chances_NV
+    return whole.view(len(chances_NV), -1, BLOCK)
 
 
-def _filtered(logprobs_NV: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
-    asking = [row for row, each in enumerate(requests) if each.top_k != -1 or each.top_p < 1.0]
-    if not asking:
-        return logprobs_NV
-    filtered_NV = logprobs_NV.clone()
-    for row in asking:
-        filtered_NV[row : row + 1] = filter_logprobs(logprobs_NV[row : row + 1], requests[row])
-    return filtered_NV
+def _block_sums(chances_NV: Tensor) -> Tensor:
+    return _blocks(chances_NV).sum(-1)
 
 
-def _by_inverse(logprobs_NV: Tensor, uniform_N: Tensor) -> Tensor:
-    """The first token whose cumulative probability is above the number, of the sum of all.
+def _by_inverse(chances_NV: Tensor, sums_NB: Tensor, uniform_N: Tensor) -> Tensor:
+    """The first token whose cumulative chance is above the number, of the sum of all.
 
     The block is found first and then the token in it: summing is fast, cumulative sums are not.
     """
-    padding = -logprobs_NV.shape[-1] % BLOCK
-    chances_NBX = F.pad(logprobs_NV.exp(), (0, padding)).view(len(logprobs_NV), -1, BLOCK)
-    wanted_N1 = uniform_N[:, None].to(logprobs_NV.device)
-    block_N1, before_N1 = _reached(chances_NBX.sum(-1), wanted_N1, scale=True)
-    rows_N1 = torch.arange(len(logprobs_NV), device=block_N1.device)[:, None]
-    place_N1, _ = _reached(chances_NBX[rows_N1, block_N1][:, 0], before_N1, scale=False)
+    wanted_N1 = uniform_N[:, None].to(chances_NV.device)
+    block_N1, before_N1 = _reached(sums_NB, wanted_N1, scale=True)
+    rows_N1 = torch.arange(len(chances_NV), device=block_N1.device)[:, None]
+    inside_NX = _blocks(chances_NV)[rows_N1, block_N1][:, 0]
+    place_N1, _ = _reached(inside_NX, before_N1, scale=False)
     found_N = (block_N1 * BLOCK + place_N1)[:, 0]
-    return found_N.clamp(max=logprobs_NV.shape[-1] - 1)  # beyond it where nothing is a number
+    return found_N.clamp(max=chances_NV.shape[-1] - 1)  # beyond it where nothing is a number
 
 
 def _reached(chances_NX: Tensor, wanted_N1: Tensor, *, scale: bool) -> tuple[Tensor, Tensor]:

@@ -161,7 +161,7 @@ class Compute:
 
     def join(self, request: SampleRequest, adapter: Adapter | None) -> Ticket:
         base = self._base(request.base)
-        base.pack_weights(self._packed_bytes)
+        base.prepare_sampling(self._packed_bytes)
         return self.sampling.join(base, adapter, request)
 
     def _base(self, ref: BaseRef) -> BaseModel:

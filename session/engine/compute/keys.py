@@ -24,9 +24,9 @@ Rows = slice | Tensor
 
 
 def capacity(length: int) -> int:
-    """Room for so many positions, in steps of 64 and from 512 on of an eighth and more: few sizes,
-    so that samples of like length share a group, and little that is empty."""
-    step = 64
+    """Room for so many positions, in steps of 256 and from 2,048 on of an eighth and more. Few
+    sizes: samples of like length share a group, and every group costs calls of its own."""
+    step = 256
     while step * 8 < length:
         step *= 2
     return -(-length // step) * step

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
 from exporters.peft_adapter import tensor_key
-from session.engine.compute.packed import LEAST_ROWS, Packed
+from session.engine.compute.packed import Packed
 from session.engine.port import EngineError, LoraConfig
 
 MAX_RANK = 256
@@ -130,16 +130,19 @@ class LoraLinear(nn.Module):
 
     def _by_ranges(self, x: Tensor) -> Tensor:
         x_NI = x.reshape(-1, x.shape[-1])
-        is_fast = self.packed is not None and len(x_NI) >= LEAST_ROWS
+        is_fast = self.packed is not None and len(x_NI) >= self.packed.least_rows
         y: Tensor = self.packed(x) if self.packed and is_fast else self.linear(x)
-        y_NO = y.view(-1, y.shape[-1])
+        self.adapt(x_NI, y.view(-1, y.shape[-1]))
+        return y
+
+    def adapt(self, x_NI: Tensor, y_NO: Tensor) -> None:
+        """Add to `y_NO` what the adapter of each range of rows adds."""
         for each in self.slot.ranges:
             if (pair := self._pair_of(each.adapter)) is not None:
                 part_NO = y_NO[each.start : each.stop]
                 added_NO = pair.add(part_NO, pair.down(x_NI[each.start : each.stop]))
                 if added_NO is not part_NO:
                     part_NO.copy_(added_NO)
-        return y
 
     def shapes(self, rank: int) -> dict[str, tuple[int, int]]:
         return {

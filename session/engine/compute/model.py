@@ -17,6 +17,7 @@ from transformers import AutoConfig
 
 from session.engine.compute.architecture import context_length, require_known
 from session.engine.compute.attention import NAME, Call, Plan, Sequences
+from session.engine.compute.decoder import Decoder, find_decoder
 from session.engine.compute.lora import Layers, LoraLinear, Slot, wrap_linears
 from session.engine.compute.packed import Packed, can_pack
 from session.engine.compute.recompute import Recompute
@@ -38,7 +39,8 @@ class BaseModel:
         self._body: nn.Module = model.base_model
         self.head: LoraLinear = model.get_output_embeddings()
         self.recompute = Recompute(self._body)
-        self._was_packed = False
+        self.decoder: Decoder | None = None
+        self._can_sample = False
 
     @property
     def precision(self) -> torch.dtype:
@@ -52,16 +54,25 @@ class BaseModel:
         body = (each.linear for each in self.layers.values() if each is not self.head)
         return sum(each.in_features + each.out_features for each in body) * self.dtype.itemsize
 
-    def pack_weights(self, most_bytes: int) -> None:
-        """Once, for sampling on a CPU: a second copy of the weights, if it takes no more."""
-        if self._was_packed:
+    def prepare_sampling(self, packed_bytes: int) -> None:
+        """Once: the layers in few calls, where they are of that form; and on a CPU a second copy of
+        the weights, if it takes no more than that."""
+        if self._can_sample:
             return
-        self._was_packed = True
+        self._can_sample = True
+        self.decoder = find_decoder(self._body, self.vocabulary, self.hidden)
         linears = [each.linear for each in self.layers.values()]
         size = sum(each.weight.nbytes for each in linears)
-        if size <= most_bytes and all(map(can_pack, linears)):
-            for layer in self.layers.values():
-                layer.packed = Packed(layer.linear)
+        if size <= packed_bytes and all(map(can_pack, linears)):
+            self._pack()
+
+    def _pack(self) -> None:
+        alone = set(self.layers.values())
+        for product in () if self.decoder is None else self.decoder.products:
+            product.packed = Packed([each.linear for each in product.layers])
+            alone -= set(product.layers)
+        for layer in alone:
+            layer.packed = Packed([layer.linear])
 
     def hidden(self, tokens_N: Tensor, positions_N: Tensor, plan: Plan) -> Tensor:
         """States after the last norm, [N, D]. `positions_N` count within each sequence."""
@@ -70,6 +81,10 @@ class BaseModel:
         )
         states: Tensor = output.last_hidden_state
         return states[0]
+
+    def sampled(self, tokens_N: Tensor, positions_N: Tensor, plan: Plan) -> Tensor:
+        """The same states as `hidden`, for a pass of sampling: the last bits may differ."""
+        return (self.decoder or self).hidden(tokens_N, positions_N, plan)
 
     def logits(self, hidden: Tensor) -> Tensor:
         output: Tensor = self.head(hidden)

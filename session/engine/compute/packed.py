@@ -4,22 +4,24 @@ Passes of several rows take less time by it. Only sampling computes with them: t
 plain weights, and so to its bits.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 # With fewer rows the kernels of the plain weights are the faster ones.
-LEAST_ROWS = 4
-_DTYPES = frozenset((torch.float32, torch.bfloat16))
+LEAST_ROWS = {torch.float32: 4, torch.bfloat16: 1}
+_ROWS = 16  # of the products that the order is chosen for
 
 
 class Packed:
-    """A linear layer's product by its packed weight."""
+    """The products of linear layers that read the same input, side by side, by one weight."""
 
-    def __init__(self, linear: nn.Linear) -> None:
-        self._bias = linear.bias
-        self._weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(
-            linear.weight.detach(), LEAST_ROWS
-        )
+    def __init__(self, linears: Sequence[nn.Linear]) -> None:
+        weights = [each.weight.detach() for each in linears]
+        self.least_rows = LEAST_ROWS[weights[0].dtype]
+        self._bias = _joined_bias(linears)
+        self._weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(torch.cat(weights), _ROWS)
 
     def __call__(self, x: Tensor) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
@@ -28,9 +30,19 @@ class Packed:
         return product
 
 
+def _joined_bias(linears: Sequence[nn.Linear]) -> Tensor | None:
+    if all(each.bias is None for each in linears):
+        return None
+    biases = [
+        each.weight.new_zeros(each.out_features) if each.bias is None else each.bias.detach()
+        for each in linears
+    ]
+    return torch.cat(biases)
+
+
 def can_pack(linear: nn.Linear) -> bool:
     weight = linear.weight
-    is_known = weight.device.type == "cpu" and weight.dtype in _DTYPES
+    is_known = weight.device.type == "cpu" and weight.dtype in LEAST_ROWS
     if weight.dtype is torch.bfloat16:
         return is_known and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return is_known and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch's

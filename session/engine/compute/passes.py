@@ -78,7 +78,7 @@ def compute(base: BaseModel, samples: Sequence[Sample], pieces: Sequence[Piece])
         sample.slot.row = first[sample]
     plan = Pass(_groups(samples), [(piece, first[piece]) for piece in pieces])
     with base.slot.using_ranges(ranges([each.adapter for each in work], sizes)):
-        hidden_ND = base.hidden(
+        hidden_ND = base.sampled(
             torch.from_numpy(tokens_N).to(base.device),
             torch.from_numpy(positions_N).to(base.device),
             plan,

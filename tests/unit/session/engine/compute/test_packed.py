@@ -19,7 +19,7 @@ def base(ref: BaseRef) -> BaseModel:
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-@pytest.mark.parametrize("rows", [1, LEAST_ROWS, 33])
+@pytest.mark.parametrize("rows", [1, 4, 33])
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_product_is_that_of_the_layer(
     dtype: torch.dtype, bound: float, rows: int, bias: bool
@@ -27,18 +27,18 @@ def test_the_product_is_that_of_the_layer(
     linear = nn.Linear(96, 40, bias=bias, dtype=dtype).requires_grad_(requires_grad=False)
     x = torch.randn(1, rows, 96, dtype=dtype)
     assert can_pack(linear)
-    torch.testing.assert_close(Packed(linear)(x), linear(x), rtol=bound, atol=bound)
+    torch.testing.assert_close(Packed([linear])(x), linear(x), rtol=bound, atol=bound)
 
 
 def test_a_base_that_is_too_large_is_not_packed(base: BaseModel) -> None:
     size = sum(each.linear.weight.nbytes for each in base.layers.values())
-    base.pack_weights(size - 1)
+    base.prepare_sampling(size - 1)
     assert all(each.packed is None for each in base.layers.values())
 
 
 def test_what_nobody_has_packed_kernels_for_is_not_packed(ref: BaseRef) -> None:
     base = load_base(ref, dtype=torch.float64)
-    base.pack_weights(2**40)
+    base.prepare_sampling(2**40)
     assert all(each.packed is None for each in base.layers.values())
 
 
@@ -48,7 +48,7 @@ def test_training_has_the_same_bits_beside_packed_sampling(ref: BaseRef) -> None
         compute = Compute(micro_batch_tokens=64)
         compute.create_model("m", ref, LORA)
         if has_sampled:
-            request = SampleRequest(ref, "m", PROMPT, max_tokens=2, n=LEAST_ROWS)
+            request = SampleRequest(ref, "m", PROMPT, max_tokens=2, n=LEAST_ROWS[torch.float32])
             compute.join(request, compute.weights("m"))
             while not compute.sampling.is_idle:
                 compute.sampling.step()

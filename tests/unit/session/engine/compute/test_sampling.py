@@ -17,7 +17,7 @@ from support.tiny import ADAM, LORA, tiny_datum
 
 ADAPTERS = {"a": LORA, "b": replace(LORA, rank=1), "c": replace(LORA, rank=64, targets=("o_proj",))}
 PROMPTS = {length: tiny_datum(length, seed=length).tokens for length in (3, 40, 61, 130)}
-LONG = tiny_datum(300).tokens
+LONG = tiny_datum(250).tokens
 TOKEN_BYTES = 2 * 2 * 2 * 12 * 4  # key and value, layers, key heads, values a head, float32
 
 
