@@ -18,6 +18,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor
 
 from session.engine.compute.attention import Call
+from session.engine.compute.large_pages import large_zeros
 from session.engine.compute.lora import Adapter
 
 Rows = slice | Tensor
@@ -121,9 +122,8 @@ class Group:
         self.slots.append(slot)
         if len(self.slots) > self._room:
             self._room += max(4, self._room // 4)
-            for layer, kept in self._layers.items():
-                key, value = (self._grown(each) for each in kept)
-                self._layers[layer] = (key, value)
+            for layer, (key, value) in self._layers.items():
+                self._layers[layer] = self._grown(key, value)
 
     def fill(self, slot: Slot, layer: int, key_GLE: Tensor, value_GLE: Tensor) -> None:
         """Put what a slot holds at its beginning."""
@@ -220,14 +220,21 @@ class Group:
         if layer not in self._layers:
             groups, _, size = key_GNE.shape
             shape = (self._room, groups, self.capacity, size)
-            # Zeros: what is hidden weighs nothing, but nothing times NaN would still be NaN.
-            self._layers[layer] = (key_GNE.new_zeros(shape), value_GNE.new_zeros(shape))
+            self._layers[layer] = _room_for(shape, key_GNE)
         return self._layers[layer]
 
-    def _grown(self, tensor: Tensor) -> Tensor:
-        grown = tensor.new_zeros((self._room, *tensor.shape[1:]))
-        grown[: len(tensor)] = tensor
+    def _grown(self, key_SGCE: Tensor, value_SGCE: Tensor) -> tuple[Tensor, Tensor]:
+        grown = _room_for((self._room, *key_SGCE.shape[1:]), key_SGCE)
+        for new, old in zip(grown, (key_SGCE, value_SGCE), strict=True):
+            new[: len(old)] = old
         return grown
+
+
+def _room_for(shape: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of zeros: what is hidden weighs nothing, but nothing times NaN would still be
+    NaN."""
+    key, value = large_zeros((2, *shape), like).unbind(0)
+    return key, value
 
 
 def _hiding(distance_SL: Tensor, window: int | None, like: Tensor) -> Tensor | None:
