@@ -19,9 +19,11 @@ from support.tiny import ADAM
 NAME = "smollm2-135m-instruct"
 LORA = LoraConfig(8, 16.0, ("q_proj", "v_proj", "down_proj"), seed=7)
 LENGTHS = (5, 40, 90)
-# The log-probabilities that are recorded, beside those of `forward` with the same weights: 1e-4 is
-# what we promise in float32; in bfloat16 what docs/engine.md says was measured.
-BOUNDS = {"float32": 1e-4, "bfloat16": 0.25}
+# The log-probabilities that are recorded, beside those of `forward` with the same weights, at most
+# and in the mean: in float32 what we promise, in bfloat16 about twice what docs/engine.md says was
+# measured.
+Trained = tuple[Compute, BaseRef, str]
+BOUNDS = {"float32": (1e-4, 2e-5), "bfloat16": (0.9, 0.12)}
 
 
 @pytest.fixture(autouse=True)
@@ -34,14 +36,14 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(params=BOUNDS)
-def trained(request: pytest.FixtureRequest) -> tuple[Compute, BaseRef, float]:
+def trained(request: pytest.FixtureRequest) -> Trained:
     models = Path(os.environ.get("MODELYARD_MODELS") or Path.home() / ".cache/modelyard/models")
     ref = BaseRef(NAME, request.param, fetch(NAME, models, say=lambda _: None))
     compute = Compute(micro_batch_tokens=512, dtype=request.param)
     compute.create_model("m", ref, LORA)
     train(compute, [datum(np.arange(100, 140))], Loss.cross_entropy)
     compute.optim_step("m", ADAM)
-    return compute, ref, BOUNDS[request.param]
+    return compute, ref, request.param
 
 
 def datum(tokens: npt.NDArray[np.int64]) -> Datum:
@@ -49,10 +51,9 @@ def datum(tokens: npt.NDArray[np.int64]) -> Datum:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_sampled_logprobs_are_those_of_forward(
-    trained: tuple[Compute, BaseRef, float], temperature: float
-) -> None:
-    compute, ref, bound = trained
+def test_sampled_logprobs_are_those_of_forward(trained: Trained, temperature: float) -> None:
+    compute, ref, dtype = trained
+    most, mean = BOUNDS[dtype]
     random = np.random.default_rng(1)
     prompts = [random.integers(3, 40_000, length) for length in LENGTHS]
     requests = [
@@ -61,9 +62,12 @@ def test_sampled_logprobs_are_those_of_forward(
         )
         for n, prompt in enumerate(prompts)
     ]
+    off: list[float] = []
     for prompt, got in zip(prompts, run(compute, *requests), strict=True):
         for index, tokens in got.tokens.items():
             whole = datum(np.concatenate([prompt, np.array(tokens)]))
             (scored,) = finish(compute.forward("m", [whole], Loss.cross_entropy, {}))
-            expected = scored.logprobs[len(prompt) - 1 :]
-            np.testing.assert_allclose(got.logprobs[index], expected, rtol=0, atol=bound)
+            off += list(np.abs(got.logprobs[index] - scored.logprobs[len(prompt) - 1 :]))
+    assert len(off) == 12 * 2 * len(LENGTHS)
+    assert max(off) < most
+    assert np.mean(off) < mean
