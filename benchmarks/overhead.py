@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -28,11 +29,12 @@ from modelyard import AdamParams, Datum, ModelInput
 from session.engine import port
 from session.engine.local import LocalEngine
 from support.postgres import free_port, fresh_postgres, postgres_server
+from support.service import Service, serving
 from support.service import modelyard as command
-from support.service import serving
 from support.tiny import tiny_model
 
 _WARM_UP, _TURNS = 20, 200
+_LARGE = 2**20  # bytes of tokens and targets
 _START_S = 30.0
 Call = Callable[[], object]
 
@@ -67,7 +69,46 @@ def _compared(name: str, url: str | None) -> Iterator[Row]:
         what = f"forward_backward and optim_step, pipelined, beyond the {own:.1f} of the engine"
         yield _row(f"{name}: {what}", beyond, theirs)
         yield _row(f"{name}: the same, each awaited, all of it", apart, theirs)
+        yield from _beside_a_large_batch(name, service, training)
         client.close()
+
+
+def _beside_a_large_batch(
+    name: str, service: Service, training: modelyard.TrainingClient
+) -> Iterator[Row]:
+    """How long others wait while batches of a megabyte come in: one that is refused where it is
+    computed, so that the engine takes no time from anybody."""
+    large = [
+        Datum(ModelInput.from_ints([10**9] * 512), {"target_tokens": [1] * 512})
+        for _ in range(_LARGE // (512 * 16))
+    ]
+    headers = {"Authorization": f"Bearer {service.api_key}"}
+    with httpx.Client(base_url=service.url, headers=headers, trust_env=False) as other:
+
+        def ask() -> None:
+            other.get("/v1/models").raise_for_status()
+
+        alone = _in_turns(ask)[0]
+        is_over = threading.Event()
+
+        def send() -> None:
+            while not is_over.is_set():
+                training.forward_backward(large).exception()
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        beside = _in_turns(ask)[0]
+        is_over.set()
+        sender.join()
+    yield Row(
+        f"{name}: GET /v1/models while batches of 1 MiB come, 99th percentile",
+        percentile(beside, 0.99),
+        "ms",
+        peer="none come",
+        theirs=percentile(alone, 0.99),
+        more_is_better=False,
+        note=f"most {max(beside):.1f}, alone {max(alone):.1f}",
+    )
 
 
 def _step(training: modelyard.TrainingClient) -> None:

@@ -46,7 +46,7 @@ def learn(training: modelyard.TrainingClient, loss: str) -> list[float]:
     return means
 
 
-@pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo"])
+@pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo", "dro"])
 def test_the_reward_rises_and_leaves_no_versions(
     client: modelyard.ServiceClient, training: modelyard.TrainingClient, loss: str
 ) -> None:
