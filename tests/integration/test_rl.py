@@ -11,6 +11,7 @@ PROMPT = [5, 17, 200]
 WANTED = range(100)  # about a quarter of the vocabulary
 LENGTH, SAMPLES, STEPS = 8, 24, 12
 ADAM = modelyard.AdamParams(learning_rate=1e-2)
+CONFIG = {"dro": {"beta": 0.1}}
 
 
 def reward(sample: modelyard.SampledSequence) -> float:
@@ -40,9 +41,10 @@ def learn(training: modelyard.TrainingClient, loss: str) -> list[float]:
         rewards = [reward(sample) for sample in samples]
         means.append(float(np.mean(rewards)))
         data = [experience(s, r - means[-1]) for s, r in zip(samples, rewards, strict=True)]
-        training.forward_backward(data, loss)
+        learned = training.forward_backward(data, loss, CONFIG.get(loss))
         training.optim_step(ADAM)
         training.log({"reward": means[-1]}, step=number + 1).result()
+        learned.result()  # says what a refused batch was refused for
     return means
 
 
