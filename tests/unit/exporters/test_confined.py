@@ -56,7 +56,8 @@ def test_a_template_that_never_ends_or_takes_everything_is_refused(
     folder: Path, base: Path, template: str
 ) -> None:
     (folder / HF / "chat_template.jinja").write_text(template)
-    with pytest.raises(BadFile, match=r"chat.template"):
+    # By itself, or with all that is checked: a slow machine reaches that limit first.
+    with pytest.raises(BadFile, match=r"chat.template|10 s of processor time"):
         check(folder, base)
 
 
