@@ -20,7 +20,7 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from exporters.base import BadModel, read_json
+from exporters.base import BadModel, OutOfTime, read_json
 from exporters.companions import EXTRA_TEMPLATES
 
 if TYPE_CHECKING:
@@ -120,7 +120,10 @@ def end_of_turn(template: ChatTemplate, tokenizer: "Tokenizer") -> EndToken | No
 
     Asked of the template, since a model's files may claim another.
     """
-    rest = _after_answer(template).lstrip()[:_LONGEST_END]
+    try:
+        rest = _after_answer(template).lstrip()[:_LONGEST_END]
+    except OutOfTime as error:  # while nothing of the template ran, but because of what had
+        raise BadModel(template.file, f"the chat template cannot be checked: {error}") from None
     ids = tokenizer.encode(rest, add_special_tokens=False).ids
     if not ids:
         return None

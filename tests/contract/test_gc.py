@@ -1,12 +1,16 @@
 """`modelyard gc` and POST /v1/gc: who may, what they say, and how they end."""
 
 import asyncio
+import itertools
 import json
 import os
+import signal
+from concurrent.futures import Future
 from contextlib import closing
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -18,10 +22,10 @@ from registry.kit.clock import now
 from registry.kit.ids import new_id
 from session.cli.keeper import sweep
 from session.cli.root import main
+from support.faulty import Once, Proxied, kill, proxy
 from support.hosted import Hosted
 from support.s3 import S3Server
 from support.service import MODELYARD, environment, modelyard
-from support.waiting import until
 
 
 async def litter(service: Hosted, account: str) -> str:
@@ -130,12 +134,24 @@ async def test_a_version_that_lacks_a_file_is_told_and_ends_in_one(
 FOLDERS, FILES = 40, 30
 
 
+def is_removal(request: Proxied) -> bool:
+    return request.command == "POST" and "delete" in parse_qs(
+        urlsplit(request.path).query, keep_blank_values=True
+    )
+
+
 async def test_a_killed_command_is_finished_by_the_next(minio: S3Server, tmp_path: Path) -> None:
     home, bucket = tmp_path / "home", minio.fresh_bucket()
     settings = {
         "MODELYARD_OBJECTS__ENDPOINT": minio.endpoint,
         "MODELYARD_OBJECTS__BUCKET": bucket.name,
     }
+    removals = itertools.count(1)
+    victim: Future[int] = Future()
+
+    def in_the_middle(request: Proxied) -> bool:
+        return is_removal(request) and next(removals) > FOLDERS // 2
+
     made = await asyncio.to_thread(
         modelyard, home, "accounts", "create", "team", "--json", settings=settings
     )
@@ -146,16 +162,16 @@ async def test_a_killed_command_is_finished_by_the_next(minio: S3Server, tmp_pat
             puts = (store.put_bytes(f"{folder}state/{n}", b"x") for n in range(FILES))
             await asyncio.gather(*puts)
         words = ("gc", "--older-than", "0h", "--json")
-        first = await asyncio.create_subprocess_exec(
-            *MODELYARD, *words, env=environment(home, settings), stdout=asyncio.subprocess.DEVNULL
-        )
-
-        async def has_begun() -> bool:
-            return len(await store.keys("")) < FOLDERS * FILES
-
-        await until(has_begun, seconds=60)
-        first.kill()
-        await first.wait()
+        with proxy(minio.endpoint, Once(in_the_middle, kill(victim))) as url:
+            first = await asyncio.create_subprocess_exec(
+                *MODELYARD,
+                *words,
+                env=environment(home, {**settings, "MODELYARD_OBJECTS__ENDPOINT": url}),
+                stdout=asyncio.subprocess.DEVNULL,
+            )
+            victim.set_result(first.pid)
+            assert await first.wait() == -signal.SIGKILL
+        assert 0 < len(await store.keys("")) < FOLDERS * FILES
         again = await asyncio.to_thread(modelyard, home, *words, settings=settings)
         assert await store.keys("") == []
     assert (again.returncode, json.loads(again.stdout)["damaged"]) == (0, [])

@@ -3,12 +3,11 @@
 import asyncio
 import json
 import logging
-import os
 import shutil
 import signal
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -17,7 +16,7 @@ import pytest
 
 import modelyard
 from exporters.merge import merge
-from support.faulty import Once, Proxied, proxy
+from support.faulty import Once, Proxied, kill, proxy
 from support.hosted import Hosted
 from support.model_files import change_json, random_adapter
 from support.s3 import S3Server
@@ -276,25 +275,17 @@ class Watched:
 
     def __init__(self, number: int) -> None:
         self.arrived: list[str] = []
-        self.busy = 0
-        self.pid: int | None = None
-        self._fits = is_part(number)
-        self._lock = threading.Lock()
+        self.connections: set[Proxied] = set()
+        self.sender: Future[int] = Future()
+        self._killing = Once(is_part(number), kill(self.sender))
 
     def __call__(self, request: Proxied) -> bool:
         if request.command != "PUT":
             return False
-        if self.pid and self._fits(request):
-            os.kill(self.pid, signal.SIGKILL)
-            self.pid = None
-            request.hang_up()
+        if self._killing(request):
             return True
-        with self._lock:
-            self.busy += 1
         response = request.passed_on()
-        with self._lock:
-            self.busy -= 1
-            self.arrived.append(parse_qs(urlsplit(request.path).query)["partNumber"][0])
+        self.arrived.append(parse_qs(urlsplit(request.path).query)["partNumber"][0])
         request.answer(response)
         return True
 
@@ -304,13 +295,13 @@ async def test_a_push_that_was_killed_goes_on_and_sends_no_finished_part_again(
 ) -> None:
     outside = Outside(tmp_path, notes=38 * MIB)
     watched = Watched(number=5)
-    with proxy(minio.endpoint, watched) as public:
+    with proxy(minio.endpoint, watched, connections=watched.connections) as public:
         async with taking(tmp_path / "home", outside, minio, public_endpoint=public) as service:
             first = await push(service, outside, tmp_path)
-            watched.pid = first.pid
+            watched.sender.set_result(first.pid)
             await first.communicate()
             assert first.returncode == -signal.SIGKILL
-            await until(lambda: watched.busy == 0)
+            await until(lambda: not watched.connections)
             before = list(watched.arrived)
             second = await push(service, outside, tmp_path)
             said, _ = await second.communicate()

@@ -1,7 +1,8 @@
 """Weights from outside in the real service: what PEFT has made is sampled, merged and served."""
 
-import os
+import signal
 import subprocess
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import modelyard
+from support.faulty import Once, Proxied, kill, proxy
 from support.model_files import change_json
+from support.s3 import S3Server
 from support.service import MODELYARD, Service, environment, serving
 from support.service import modelyard as modelyard_command
 from support.training import (
@@ -20,7 +23,6 @@ from support.training import (
     batch,
     chat_client,
     connect,
-    eventually,
     get,
     prompt,
     step,
@@ -111,28 +113,38 @@ def test_a_state_that_was_pulled_is_pushed_and_goes_on_where_it_was(
 
 
 def test_a_service_that_is_killed_while_it_commits_goes_on_when_it_is_asked(
-    tiny: Path, tmp_path: Path
+    minio: S3Server, tiny: Path, tmp_path: Path
 ) -> None:
-    home = tmp_path / "home"
+    home, bucket = tmp_path / "home", minio.fresh_bucket()
     peft_adapter(tiny, tmp_path / "peft")
-    for name in "abcd":  # so much that its commit takes a moment
-        notes = os.urandom(25 * 2**20).hex().encode()
-        (tmp_path / "peft" / f"{name}.txt").write_bytes(notes)
+    settings = {
+        "MODELYARD_OBJECTS__ENDPOINT": minio.endpoint,
+        "MODELYARD_OBJECTS__BUCKET": bucket.name,
+    }
+    victim: Future[int] = Future()
     uploads = "/v1/groups/facts/uploads"
-    with serving(home) as service:
-        assert modelyard_command(home, "models", "add", "tiny", str(tiny)).returncode == 0
-        with begin_push(home, tmp_path / "peft") as first:
-            eventually(lambda: states(service, uploads) == ["committing"], seconds=120)
-            service.process.kill()
-            first.kill()
-    with serving(home) as service:
+    with proxy(minio.endpoint, Once(reads_an_object, kill(victim))) as url:
+        watched = {**settings, "MODELYARD_OBJECTS__ENDPOINT": url}
+        with serving(home, settings=watched) as service:
+            assert modelyard_command(home, "models", "add", "tiny", str(tiny)).returncode == 0
+            with begin_push(home, tmp_path / "peft") as first:
+                victim.set_result(service.process.pid)
+                assert service.process.wait(60) == -signal.SIGKILL
+                first.kill()
+    with serving(home, settings=settings) as service:
         assert states(service, uploads) == ["committing"]
         with begin_push(home, tmp_path / "peft") as second:
             said, _ = second.communicate(timeout=120)
         assert (second.returncode, said) == (0, b"facts@1\n")
         assert states(service, uploads) == ["committed"]
-        assert modelyard_command(home, "verify", "facts@1").returncode == 0
+        verified = modelyard_command(home, "verify", "facts@1", settings=settings)
+        assert verified.returncode == 0
         assert len(get(service, "/v1/groups/facts/versions")["data"]) == 1
+
+
+def reads_an_object(request: Proxied) -> bool:
+    """A commit does, and what goes before it writes alone."""
+    return request.command == "GET" and request.path.partition("?")[0].endswith(".safetensors")
 
 
 def begin_push(home: Path, directory: Path) -> subprocess.Popen[bytes]:

@@ -1,9 +1,12 @@
 """A loopback server between a client and its object store, which does to it what networks do."""
 
+import os
+import signal
 import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,14 +22,23 @@ class Proxied(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     target: str
     fault: Fault
+    connections: set["Proxied"]
 
     def setup(self) -> None:
         super().setup()
         self.body = b""
+        self.connections.add(self)
+
+    def finish(self) -> None:
+        self.connections.discard(self)
+        super().finish()
 
     def _any(self) -> None:
-        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if not type(self).fault(self):
+        length = int(self.headers.get("Content-Length", 0))
+        self.body = self.rfile.read(length)
+        if len(self.body) < length:
+            self.hang_up()  # who sent it died while it did
+        elif not type(self).fault(self):
             self.answer(self.passed_on())
 
     do_GET = do_PUT = do_PATCH = do_POST = do_HEAD = do_DELETE = _any  # noqa: N815  # the library's names
@@ -82,6 +94,16 @@ class Once:
         return True
 
 
+def kill(victim: Future[int]) -> Callable[[Proxied], None]:
+    """What befalls a request: its process, whose id is or will be known, dies and hears nothing."""
+
+    def happens(request: Proxied) -> None:
+        os.kill(victim.result(timeout=60), signal.SIGKILL)
+        request.hang_up()
+
+    return happens
+
+
 def no_fault(request: Proxied) -> bool:
     return False
 
@@ -106,9 +128,23 @@ def self_signed(folder: Path) -> tuple[Path, ssl.SSLContext]:
 
 
 @contextmanager
-def proxy(target: str, fault: Fault, *, tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """The URL of a server that passes on to `target`. `fault` says whether it has answered."""
-    handler = type("Handler", (Proxied,), {"target": target, "fault": staticmethod(fault)})
+def proxy(
+    target: str,
+    fault: Fault,
+    *,
+    tls: ssl.SSLContext | None = None,
+    connections: set[Proxied] | None = None,
+) -> Iterator[str]:
+    """The URL of a server that passes on to `target`. `fault` says whether it has answered.
+
+    `connections` holds those that are open, at any moment.
+    """
+    given = {
+        "target": target,
+        "fault": staticmethod(fault),
+        "connections": set() if connections is None else connections,
+    }
+    handler = type("Handler", (Proxied,), given)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)

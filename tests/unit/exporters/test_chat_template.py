@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from exporters.base import BadModel
+from exporters.base import BadModel, OutOfTime
 from exporters.chat_template import ChatTemplate, end_of_turn, read_template
 from support.tiny import CHAT_TEMPLATE, tiny_model
 
@@ -65,6 +65,19 @@ def test_a_template_that_cannot_be_used_says_why(
 ) -> None:
     with pytest.raises(BadModel, match=reason):
         end_of_turn(template(source), tokenizer)
+
+
+def test_time_that_runs_out_between_two_renderings_names_the_template(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal brings it, whose handler may run when the template's own code is through."""
+
+    def late(*_: object) -> str:
+        raise OutOfTime("it takes more than 10 s of processor time")
+
+    monkeypatch.setattr(ChatTemplate, "render", late)
+    with pytest.raises(BadModel, match=r"chat_template.jinja: the chat template .* more than 10 s"):
+        end_of_turn(ChatTemplate("chat_template.jinja", "{{ 'x' }}", {}), tokenizer)
 
 
 def test_the_file_goes_before_the_tokenizers_config(tmp_path: Path) -> None:

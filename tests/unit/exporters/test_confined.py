@@ -56,8 +56,7 @@ def test_a_template_that_never_ends_or_takes_everything_is_refused(
     folder: Path, base: Path, template: str
 ) -> None:
     (folder / HF / "chat_template.jinja").write_text(template)
-    # By itself, or with all that is checked: a slow machine reaches that limit first.
-    with pytest.raises(BadFile, match=r"chat.template|10 s of processor time"):
+    with pytest.raises(BadFile, match=r"chat.template"):
         check(folder, base)
 
 
