@@ -57,7 +57,8 @@ def create_app(settings: Settings, *, stopping: asyncio.Event | None = None) -> 
     app.add_middleware(HeadAsGet)
     if stopping is not None:
         app.add_middleware(AnswersWhenStopping, stopping=stopping)
-    for router in (registry.api.rest.router, registry.api.deployments.router, rest.router):
+    # The first is found first: that of operations, which come by the thousand.
+    for router in (rest.router, registry.api.rest.router, registry.api.deployments.router):
         app.include_router(router)
     app.include_router(registry.api.collection.routes(CLAIMS))
     app.include_router(openai.router)

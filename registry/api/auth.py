@@ -28,7 +28,7 @@ async def _authenticated(request: Request, credentials: _Credentials) -> Actor:
     if credentials is None:
         raise TokenMissing
     database: Database = request.app.state.database
-    async with database.read() as db:
+    async with database.ask() as db:
         return await service.authenticate(db, credentials.credentials)
 
 

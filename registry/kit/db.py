@@ -21,9 +21,11 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from registry.kit import sqlite
 from registry.kit.trouble import trouble_told
 
 READ_ONLY = {"read_only": True}
+_SINGLE = {"is_single": True}
 _IDLE_S = 1.0
 _LAST_USED = "last_used"
 
@@ -74,6 +76,9 @@ class Database:
         self._readers = async_sessionmaker(
             engine.execution_options(**options), expire_on_commit=False
         )
+        self._askers = async_sessionmaker(
+            engine.execution_options(**options, **_SINGLE), expire_on_commit=False
+        )
 
     @classmethod
     def connect(cls, url: str, *, busy_timeout_s: int = 30) -> "Database":
@@ -101,12 +106,23 @@ class Database:
             async with self._readers() as db:
                 yield db
 
+    @asynccontextmanager
+    async def ask(self) -> AsyncIterator[AsyncSession]:
+        """To read with one statement, which needs no transaction to have a snapshot."""
+        with trouble_told():
+            async with self._askers() as db:
+                yield db
+
     async def close(self) -> None:
         await self.engine.dispose()
 
 
 def _tame_sqlite(engine: AsyncEngine, busy_timeout_s: int) -> None:
     """WAL, foreign keys, and writers that queue at BEGIN instead of failing at a first write."""
+
+    @event.listens_for(engine.sync_engine, "do_connect")
+    def open_ours(_: Any, __: Any, ___: Any, options: dict[str, Any]) -> None:
+        options["async_creator_fn"] = sqlite.Connection
 
     @event.listens_for(engine.sync_engine, "connect")
     def configure(connection: Any, _: Any) -> None:
@@ -120,8 +136,11 @@ def _tame_sqlite(engine: AsyncEngine, busy_timeout_s: int) -> None:
 
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
-        reading = connection.get_execution_options().get("read_only", False)
-        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+        options = connection.get_execution_options()
+        if not options.get("is_single", False):
+            reading = options.get("read_only", False)
+            driver: Any = connection.connection.driver_connection
+            driver.begin("BEGIN" if reading else "BEGIN IMMEDIATE")
 
 
 def _test_what_was_idle(engine: AsyncEngine) -> None:

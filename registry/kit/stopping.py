@@ -16,10 +16,14 @@ class AnswersWhenStopping:
     def __init__(self, app: ASGIApp, *, stopping: asyncio.Event) -> None:
         self._app = app
         self._stopping = stopping
+        self._limits: set[asyncio.Timeout] = set()
+        self._watch: asyncio.Task[None] | None = None  # one for all: a task each would cost as much
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._end_all())
         has_begun = False
 
         async def watched(message: Message) -> None:
@@ -27,30 +31,27 @@ class AnswersWhenStopping:
             has_begun = True
             await send(message)
 
-        if await self._ended(asyncio.ensure_future(self._app(scope, receive, watched))):
-            return
-        if not has_begun:
-            answer = problem(
-                503,
-                "Stopping",
-                "the service is stopping; send the same request again once it is back",
-                kind=Kind.unavailable,
-                headers={"Retry-After": "2"},
-            )
-            await answer(scope, receive, send)
-
-    async def _ended(self, work: asyncio.Future[None]) -> bool:
-        """True when the request ended by itself; its own errors are raised."""
-        stop = asyncio.ensure_future(self._stopping.wait())
+        limit = asyncio.timeout(_GRACE_S if self._stopping.is_set() else None)
         try:
-            await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                await asyncio.wait((work,), timeout=_GRACE_S)
-            if work.done():
-                await work
-            return work.done()
+            async with limit:
+                self._limits.add(limit)
+                await self._app(scope, receive, watched)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if not has_begun:
+                answer = problem(
+                    503,
+                    "Stopping",
+                    "the service is stopping; send the same request again once it is back",
+                    kind=Kind.unavailable,
+                    headers={"Retry-After": "2"},
+                )
+                await answer(scope, receive, send)
         finally:
-            stop.cancel()
-            if not work.done():
-                work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
+            self._limits.discard(limit)
+
+    async def _end_all(self) -> None:
+        await self._stopping.wait()
+        for limit in self._limits:
+            limit.reschedule(asyncio.get_running_loop().time() + _GRACE_S)

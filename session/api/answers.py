@@ -1,15 +1,13 @@
 """Answers in the one form of operations and samples, at once or as they come."""
 
-from collections.abc import AsyncGenerator
-
 import msgspec
 from fastapi import Request, Response
-from fastapi.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from session import wire
-from session.worker.channel import Place, WorkerChannel
-
-_UNDECIDED = ("pending", "running")
+from session.operations.model import Operation
+from session.operations.service import as_wire
+from session.worker.channel import Offer, Place, WorkerChannel
 
 
 def answer(request: Request, value: msgspec.Struct, *, status: int = 200) -> Response:
@@ -20,30 +18,46 @@ def answer(request: Request, value: msgspec.Struct, *, status: int = 200) -> Res
 
 
 async def acknowledged(
-    request: Request, channel: WorkerChannel, stored: wire.Operation, wait: float
+    request: Request, channel: WorkerChannel, accepted: Operation, wait: float
 ) -> Response:
     """An operation that is in the log, and what it came to where that is waited for."""
+    stored = as_wire(accepted)
     if wire.FRAMES in request.headers.get("accept", ""):
-        return StreamingResponse(_followed(channel, stored, wait), 202, media_type=wire.FRAMES)
+        return _Followed(channel, accepted, wait)
     if not wait:
         await channel.wake(stored.session)
         return answer(request, stored, status=202)
-    ended = await _outcome(channel, stored, wait)
+    ended = await _outcome(channel, accepted, wait)
     return answer(request, ended or stored, status=202)
 
 
-async def _followed(
-    channel: WorkerChannel, stored: wire.Operation, wait: float
-) -> AsyncGenerator[bytes]:
-    yield wire.frame(wire.pack(stored))
-    ended = await _outcome(channel, stored, wait)
-    if ended is not None:
-        yield wire.frame(wire.pack(ended))
+class _Followed(Response):
+    """The operation as it was stored and, behind it, what it came to. Unlike a StreamingResponse it
+    has no task that listens for who hangs up: it is over after `wait` in any case."""
+
+    def __init__(self, channel: WorkerChannel, accepted: Operation, wait: float) -> None:
+        super().__init__(status_code=202, media_type=wire.FRAMES)
+        del self.headers["content-length"]
+        self._asked = channel, accepted, wait
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        channel, accepted, wait = self._asked
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        await send(_part(wire.frame(wire.pack(as_wire(accepted))), more_body=True))
+        ended = await _outcome(channel, accepted, wait)
+        rest = b"" if ended is None else wire.frame(wire.pack(ended))
+        await send(_part(rest, more_body=False))
+
+
+def _part(body: bytes, *, more_body: bool) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more_body}
 
 
 async def _outcome(
-    channel: WorkerChannel, stored: wire.Operation, wait: float
+    channel: WorkerChannel, accepted: Operation, wait: float
 ) -> wire.Operation | None:
-    if stored.status not in _UNDECIDED:
+    if accepted.is_final:
         return None
-    return await channel.outcome(Place(stored.session, stored.id, stored.number), wait)
+    place = Place(accepted.session_id, accepted.id, accepted.number)
+    return await channel.outcome(place, wait, offer=Offer.of(accepted))

@@ -139,7 +139,7 @@ async def submit(request: Request, actor: Member, name: str, wait: Wait = 0) -> 
             source=form.body.source if isinstance(form.body, wire.Load) else None,
         )
     await operations.drop_duplicate(store, accepted, stored)
-    return await acknowledged(request, state.channel, operations.as_wire(accepted), wait)
+    return await acknowledged(request, state.channel, accepted, wait)
 
 
 @router.get(

@@ -2,18 +2,64 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import cast
 
-from sqlalchemy import Integer, Select, Update, bindparam, case, delete, or_, select, update
+from sqlalchemy import Integer, Select, Table, Update, bindparam, case, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm.attributes import set_committed_value
 
 from registry.kit.clock import now
 from session.lifecycle.model import LIVE, SessionMetric, TrainingSession, Worker
+
+# Each is made once: making one takes longer than the database needs for it. Those on the table, and
+# not on its class, go past the bookkeeping of objects.
+_TABLE = cast(Table, TrainingSession.__table__)
+
+
+@cache
+def _find(*, lock: bool) -> Select[TrainingSession]:
+    is_wanted = (
+        column == bindparam("wanted") for column in (TrainingSession.id, TrainingSession.name)
+    )
+    mine = select(TrainingSession).where(TrainingSession.account_id == bindparam("account"))
+    query = mine.where(or_(*is_wanted))
+    return query.with_for_update() if lock else query
+
+
+@cache
+def _reach() -> Update:
+    return (
+        update(_TABLE)
+        .where(TrainingSession.id == bindparam("session"))
+        .values(last_number=bindparam("last"), last_active_at=bindparam("at"))
+    )
+
+
+@cache
+def _advance() -> Update:
+    last, reached = TrainingSession.next_number, bindparam("reached", type_=Integer)
+    return (
+        update(_TABLE)
+        .where(TrainingSession.id == bindparam("session"))
+        .values(
+            next_number=case((last > reached, last), else_=reached),
+            step=bindparam("steps"),
+            last_active_at=bindparam("at"),
+        )
+    )
 
 
 class SessionRepository:
     def __init__(self, db: AsyncSession, account_id: str) -> None:
         self._db = db
         self._account_id = account_id
+
+    async def reached(self, session: TrainingSession, number: int) -> None:
+        """A locked session has accepted this number."""
+        last, at = max(session.last_number, number), now()
+        await self._db.execute(_reach(), {"session": session.id, "last": last, "at": at})
+        set_committed_value(session, "last_number", last)
+        set_committed_value(session, "last_active_at", at)
 
     def _mine(self) -> Select[TrainingSession]:
         return select(TrainingSession).where(TrainingSession.account_id == self._account_id)
@@ -25,9 +71,8 @@ class SessionRepository:
         """With `lock`, nobody else changes the row before this transaction ends."""
         if "\0" in name_or_id:
             return None  # PostgreSQL refuses what a URL can hold
-        wanted = or_(TrainingSession.id == name_or_id, TrainingSession.name == name_or_id)
-        query = self._mine().where(wanted)
-        return (await self._db.scalars(query.with_for_update() if lock else query)).first()
+        given = {"account": self._account_id, "wanted": name_or_id}
+        return (await self._db.scalars(_find(lock=lock), given)).first()
 
     async def page(
         self, *, status: str | None, before: str | None, limit: int
@@ -63,21 +108,6 @@ async def set_metrics(
     )
     for name, value in numbers.items():
         db.add(SessionMetric(session_id=session_id, step=step, name=name, value=value))
-
-
-@cache
-def _advance() -> Update:
-    """Made once: making it takes longer than the database needs for it."""
-    last, reached = TrainingSession.next_number, bindparam("reached", type_=Integer)
-    return (
-        update(TrainingSession)
-        .where(TrainingSession.id == bindparam("session"))
-        .values(
-            next_number=case((last > reached, last), else_=reached),
-            step=bindparam("steps"),
-            last_active_at=bindparam("at"),
-        )
-    )
 
 
 class WorkerRepository:
@@ -134,8 +164,7 @@ class WorkerRepository:
         """Its log goes on with `number`, or further; nobody else changes the row before this
         transaction ends."""
         given = {"session": session_id, "reached": number, "steps": step, "at": now()}
-        options = {"synchronize_session": False}
-        await self._db.execute(_advance(), given, execution_options=options)
+        await self._db.execute(_advance(), given)
 
     async def require(self, session_id: str, *, lock: bool = False) -> TrainingSession:
         return await self._db.get_one(TrainingSession, session_id, with_for_update=lock or None)

@@ -43,7 +43,7 @@ class Operation(Base):
     body: Mapped[bytes | None] = mapped_column(LargeBinary)
     body_key: Mapped[str | None]
     result: Mapped[bytes | None] = mapped_column(LargeBinary)
-    error: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    error: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     completed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

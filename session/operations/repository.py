@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import cast
 
-from sqlalchemy import Select, bindparam, select, update
+from sqlalchemy import Insert, Select, Table, Update, bindparam, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.kit.clock import now
@@ -14,14 +14,36 @@ from session.operations.model import Operation, OperationStatus
 _OPEN = (OperationStatus.pending, OperationStatus.running)
 
 
+# Each is made once: making one takes longer than asking it. Those on a table, and not on its class,
+# go past the bookkeeping of objects.
+
+
 @cache
 def _due() -> Select[TrainingSession, Operation]:
-    """Made once: making it takes longer than asking it."""
     mine = (Operation.session_id == TrainingSession.id) & (Operation.number == bindparam("number"))
     return (
         select(TrainingSession, Operation)
         .outerjoin(Operation, mine & Operation.status.in_(_OPEN))
         .where(TrainingSession.id == bindparam("session"))
+    )
+
+
+@cache
+def _add() -> Insert:
+    return insert(cast(Table, Operation.__table__))
+
+
+@cache
+def _end() -> Update:
+    return (
+        update(cast(Table, Operation.__table__))
+        .where(Operation.session_id == bindparam("session"), Operation.id == bindparam("operation"))
+        .values(
+            status=bindparam("ended"),
+            result=bindparam("came_to"),
+            error=bindparam("failed_by"),
+            completed_at=bindparam("at"),
+        )
     )
 
 
@@ -48,8 +70,10 @@ class LogRepository:
         self._db = db
         self._session_id = session_id
 
-    def add(self, operation: Operation) -> None:
-        self._db.add(operation)
+    async def add(self, operation: Operation) -> None:
+        """Its row. The object is no part of the transaction."""
+        names = Operation.__table__.columns.keys()
+        await self._db.execute(_add(), {name: getattr(operation, name) for name in names})
 
     async def at(self, number: int) -> Operation | None:
         query = select(Operation).where(
@@ -73,14 +97,18 @@ class LogRepository:
         session, operation = (await self._db.execute(_due(), given)).one()
         return session, operation
 
-    async def end(self, operation_id: str, values: Mapping[str, Any]) -> None:
+    async def end(
+        self,
+        operation_id: str,
+        status: OperationStatus,
+        *,
+        result: bytes | None = None,
+        error: Mapping[str, str] | None = None,
+    ) -> None:
         """Without reading it first, as its body may be large."""
-        await self._db.execute(
-            update(Operation)
-            .where(Operation.session_id == self._session_id, Operation.id == operation_id)
-            .values(values),
-            execution_options={"synchronize_session": False},
-        )
+        given = {"session": self._session_id, "operation": operation_id, "ended": status}
+        ends = {"came_to": result, "failed_by": error, "at": now()}
+        await self._db.execute(_end(), {**given, **ends})
 
     async def before(self, number: int, *, after: int, limit: int) -> Sequence[Operation]:
         query = (

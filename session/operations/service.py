@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
+import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.access.actor import Actor
@@ -20,6 +21,7 @@ from session import wire
 from session.engine.port import LoraConfig
 from session.lifecycle import service as lifecycle
 from session.lifecycle.model import TrainingSession
+from session.lifecycle.repository import SessionRepository
 from session.operations.errors import InvalidBody, InvalidNumber, NumberTaken, OperationNotFound
 from session.operations.model import Operation, OperationStatus
 from session.operations.repository import LogRepository, OperationRepository
@@ -111,8 +113,7 @@ async def accept(
         session.require_open()
         if number < session.next_number:
             raise InvalidNumber(number, next_number=session.last_number + 1)
-        known = _added(db, session, number=number, token=token, stored=stored, kind=kind)
-        await db.flush()
+        known = await _added(db, session, number=number, token=token, stored=stored, kind=kind)
         if source is not None:
             await _hold(db, session, source)
     if not known.is_retry(token=token, body_hash=stored.digest):
@@ -141,7 +142,7 @@ async def accept_creation(
     return await accept(db, session, number=0, token=session.id, stored=stored, kind="create")
 
 
-def _added(
+async def _added(
     db: AsyncSession,
     session: TrainingSession,
     *,
@@ -160,10 +161,10 @@ def _added(
         body_hash=stored.digest,
         body=stored.inline,
         body_key=stored.key,
+        created_at=now(),
     )
-    db.add(operation)
-    session.last_active_at = now()
-    session.last_number = max(session.last_number, number)
+    await LogRepository(db, session.id).add(operation)
+    await SessionRepository(db, session.account_id).reached(session, number)
     return operation
 
 
@@ -211,12 +212,8 @@ async def complete(
     counts: Mapping[Category, int],
 ) -> None:
     """Result, status and usage become true together."""
-    ended = {
-        "status": OperationStatus.completed,
-        "result": wire.pack(result),
-        "completed_at": now(),
-    }
-    await LogRepository(db, owner.session_id).end(operation.id, ended)
+    log, packed = LogRepository(db, owner.session_id), wire.pack(result)
+    await log.end(operation.id, OperationStatus.completed, result=packed)
     await usage.record(
         db,
         account_id=owner.account_id,
@@ -229,12 +226,8 @@ async def complete(
 
 async def fail(db: AsyncSession, operation: Operation, failure: wire.Failure) -> None:
     """A failed operation keeps its place and costs nothing."""
-    ended = {
-        "status": OperationStatus.failed,
-        "error": {"kind": failure.kind, "message": failure.message},
-        "completed_at": now(),
-    }
-    await LogRepository(db, operation.session_id).end(operation.id, ended)
+    log, error = LogRepository(db, operation.session_id), msgspec.structs.asdict(failure)
+    await log.end(operation.id, OperationStatus.failed, error=error)
 
 
 def completed(operation: Operation, result: wire.Result) -> wire.Operation:

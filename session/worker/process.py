@@ -15,7 +15,7 @@ from session.lifecycle.model import Worker as WorkerRow
 from session.lifecycle.repository import WorkerRepository
 from session.operations.model import Operation
 from session.operations.service import as_wire
-from session.worker.channel import Place
+from session.worker.channel import Offer, Place
 from session.worker.context import Context
 from session.worker.merging import merge_one
 from session.worker.runner import SessionRunner
@@ -63,7 +63,9 @@ class Worker:
         else:
             self._wake.set()
 
-    async def outcome(self, place: Place, seconds: float) -> wire.Operation | None:
+    async def outcome(
+        self, place: Place, seconds: float, *, offer: Offer | None = None
+    ) -> wire.Operation | None:
         """What an operation has come to, once it has; None where that takes longer, or another
         worker is to say it.
 
@@ -72,8 +74,11 @@ class Worker:
         if self._is_closed:
             return None
         async with self._context.done.listening(place.operation_id) as news:
-            self.wake(place.session_id)
             runner = self._runners.get(place.session_id)
+            if runner is not None and offer is not None:
+                runner.offer(offer.operation(place))
+            else:
+                self.wake(place.session_id)
             if runner is None or not runner.comes_to(place.number):
                 found = await self._ended(place.operation_id)
                 if found is not None:

@@ -47,6 +47,7 @@ _STORAGE_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
 _PATIENCE_S = 60.0  # with what a session that is to stop needs for its end
 _SHORT_S = 0.05  # an operation that is over by then is never shown as running
+_OFFERS = 16  # kept of those that come before their turn
 _SAID_FIRST = ("create", "save")
 _GRADIENT = "forward_backward"
 _CLEARING = ("optim_step", "load")
@@ -73,7 +74,8 @@ class SessionRunner:
         self._context = context
         self._id = session_id
         self._wake = asyncio.Event()
-        self._wake.set()
+        self._offered: dict[int, Operation] = {}
+        self.wake()
         self._training = Training(context.engine, session_id)
         self._saver = Saver(context)
         self._ancestors: list[str] = []
@@ -83,6 +85,14 @@ class SessionRunner:
         self.ended = asyncio.Event()
 
     def wake(self) -> None:
+        """There is something in the database that nobody said more of."""
+        self._must_look = True
+        self._wake.set()
+
+    def offer(self, operation: Operation) -> None:
+        """As the log holds it: what is next need not be read there."""
+        if self._next <= operation.number < self._next + _OFFERS:
+            self._offered[operation.number] = operation
         self._wake.set()
 
     async def run(self) -> None:
@@ -207,6 +217,11 @@ class SessionRunner:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), _POLL_S)
         self._wake.clear()
+        offered = self._offered.pop(self._next, None)
+        if offered is not None:
+            await self._run_next(offered)
+            return True
+        self._must_look = False
         session, operation = await self._context.look(
             lambda db: LogRepository(db, self._id).due(self._next)
         )
@@ -214,15 +229,22 @@ class SessionRunner:
             await self._let_go(session)
             return False
         if operation is not None:
-            self._next = operation.number + 1
-            if session.last_number >= self._next or session.status == Status.stopping:
-                self._wake.set()  # what was there before this look has been told of already
-            await self._run(operation)
+            # What was there before this look has been told of already.
+            behind = session.last_number > operation.number or session.status == Status.stopping
+            self._must_look |= behind
+            await self._run_next(operation)
             return True
         if session.status == Status.stopping:
             await self._end(Status.stopped)
             return False
         return True
+
+    async def _run_next(self, operation: Operation) -> None:
+        self._next = operation.number + 1
+        self._offered = {n: each for n, each in self._offered.items() if n >= self._next}
+        if self._must_look or self._offered:
+            self._wake.set()
+        await self._run(operation)
 
     def comes_to(self, number: int) -> bool:
         """Whether the operation is still to be run here, so that its end will be announced."""

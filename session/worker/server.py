@@ -5,7 +5,6 @@ import asyncio
 import hmac
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from urllib.parse import parse_qsl
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -15,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from session import wire
 from session.sampling.frames import Ask, encode
-from session.worker.channel import Place
+from session.worker.channel import Question
 from session.worker.process import Worker
 
 MAX_WAIT_S = 30.0
@@ -51,9 +50,10 @@ class _Outcomes:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != "/outcomes":
             return await self._app(scope, receive, send)
-        query = dict(parse_qsl(scope["query_string"].decode()))
-        place = Place(query["session_id"], query["operation_id"], int(query["number"]))
-        found = await self._worker.outcome(place, min(float(query["seconds"]), MAX_WAIT_S))
+        body = await Request(scope, receive).body()
+        asked = msgspec.msgpack.decode(body, type=Question)
+        seconds = min(asked.seconds, MAX_WAIT_S)
+        found = await self._worker.outcome(asked.place, seconds, offer=asked.offer)
         answer = Response(status_code=204) if found is None else Response(wire.pack(found))
         await answer(scope, receive, send)
 

@@ -4,13 +4,14 @@ import asyncio
 import errno
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from safetensors import SafetensorError
-from sqlalchemy import update
+from sqlalchemy import select, update
 from structlog.testing import capture_logs
 
 from registry.artifacts.errors import StoreRefused, StoreUnavailable
@@ -20,10 +21,15 @@ from registry.kit.clock import now
 from registry.kit.db import Database
 from registry.packages.model import PackageWrite
 from registry.settings import Settings
+from session import wire
 from session.cli.installation import migrations
 from session.cli.root import main
 from session.engine.port import AdamParams, EngineError, StepResult
+from session.lifecycle.model import TrainingSession
+from session.operations.model import Operation
+from session.operations.service import accept, packed_body
 from session.worker import runner
+from session.worker.channel import Offer, Place
 from session.worker.context import Context, failure
 from session.worker.process import Worker
 from support.engines import FakeEngine
@@ -133,6 +139,62 @@ async def test_a_batch_whose_body_is_lost_poisons_the_step(
     await do(client, 1, FORWARD_BACKWARD)
     assert (await ended(client, parked))["status"] == "failed"
     assert "since the last step failed" in (await do(client, 3, STEP))["error"]["message"]
+
+
+async def held(client: httpx.AsyncClient, number: int, body: Any) -> dict[str, Any]:
+    """Submitted, and answered when it has ended: the worker gets it with the question."""
+    form = {"number": number, "token": f"t{number}", "body": body}
+    answer = await client.post("/v1/sessions/s1/operations?wait=20", json=form)
+    found: dict[str, Any] = answer.json()
+    assert found["status"] in ("completed", "failed"), found
+    return found
+
+
+async def test_what_is_offered_early_runs_at_its_place(
+    service: Hosted, client: httpx.AsyncClient
+) -> None:
+    bodies = {3: STEP, 2: FORWARD_BACKWARD, 1: MANY}
+    waiting = []
+    for number, body in bodies.items():
+        waiting.append(asyncio.create_task(held(client, number, body)))
+        await eventually(partial(is_stored, service, number))
+    done = await asyncio.gather(*waiting)
+    assert [each["status"] for each in done] == ["completed"] * 3
+    assert done[0]["result"]["metrics"]["tokens"] == 3 * 2000 + 3
+
+
+async def is_stored(service: Hosted, number: int) -> bool:
+    async with service.database.ask() as db:
+        found = await db.scalars(select(Operation.id).where(Operation.number == number))
+        return found.one_or_none() is not None
+
+
+async def test_what_nobody_told_of_runs_before_what_is_offered(
+    service: Hosted, client: httpx.AsyncClient
+) -> None:
+    async with service.database.begin() as db:
+        session = (await db.scalars(select(TrainingSession))).one()
+        stored = packed_body(wire.ClearGradient())
+        untold = await accept(
+            db, session, number=1, token="t", stored=stored, kind="clear_gradient"
+        )
+    assert (await held(client, 2, FORWARD_BACKWARD))["status"] == "completed"
+    assert (await ended(client, untold.id))["status"] == "completed"
+    assert (await held(client, 3, STEP))["result"]["metrics"]["tokens"] == 3.0
+
+
+async def test_what_has_run_is_not_run_again_for_an_offer(
+    service: Hosted, client: httpx.AsyncClient
+) -> None:
+    done = await held(client, 1, FORWARD_BACKWARD)
+    place = Place(done["session"], done["id"], 1)
+    async with service.database.read() as db:
+        offer = Offer.of(await db.get_one(Operation, done["id"]))
+    again = await service.worker.outcome(place, 20, offer=offer)
+    assert again is not None
+    assert (again.id, again.status) == (done["id"], "completed")
+    assert (await held(client, 2, STEP))["result"]["metrics"]["tokens"] == 3.0
+    assert (await client.get("/v1/usage/totals")).json()["tokens"]["train"] == 3
 
 
 class Away(LocalBlobStore):
