@@ -49,7 +49,7 @@ class Proxied(BaseHTTPRequestHandler):
             self.target + self.path,
             headers=[(k, v) for k, v in self.headers.items() if k.lower() != "expect"],
             content=self.body,
-            timeout=30,
+            timeout=60,
         )
 
     def answer(self, response: httpx.Response, *, cut_after: int | None = None) -> None:
@@ -85,11 +85,13 @@ class Once:
         self, fits: Fault, happens: Callable[["Proxied"], object], *, times: int = 1
     ) -> None:
         self.fits, self.happens, self.left = fits, happens, times
+        self._lock = threading.Lock()
 
     def __call__(self, request: Proxied) -> bool:
-        if self.left <= 0 or not self.fits(request):
-            return False
-        self.left -= 1
+        with self._lock:  # requests come side by side
+            if self.left <= 0 or not self.fits(request):
+                return False
+            self.left -= 1
         self.happens(request)
         return True
 

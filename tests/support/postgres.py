@@ -1,6 +1,7 @@
 """A PostgreSQL server that lives as long as the tests, and a fresh database for each of them."""
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import psycopg
 
 _START_S = 60.0
+_RANDOM = random.SystemRandom()
 
 
 class PostgresMissing(Exception):
@@ -111,6 +113,8 @@ def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
+    """From below those that are given out unasked, so it is still free when it is bound."""
+    while True:
+        port = _RANDOM.randrange(10_000, 16_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-START_S = 90.0
+START_S = 180.0
 
 
 class Service:
@@ -46,10 +46,12 @@ class Service:
         return self.process.wait(60)
 
     def _answers(self) -> bool:
+        """To its own key: at the address of an earlier run, another service may answer by now."""
         try:
             found = json.loads((self.home / "credentials").read_text())
             self.url, self.api_key = found["url"], found["api_key"]
-            return httpx.get(f"{self.url}/healthz", timeout=2).status_code == 200
+            headers = {"Authorization": f"Bearer {self.api_key}"}
+            return httpx.get(f"{self.url}/v1/models", headers=headers, timeout=2).status_code == 200
         except (OSError, httpx.HTTPError):
             return False
 
@@ -109,4 +111,8 @@ def _children(pid: int) -> list[int]:
 
 
 def _command(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    """Nothing of a process that has ended since it was found."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
