@@ -22,6 +22,7 @@ from registry.uploads.model import Limits, Upload
 from support.hosted import Hosted
 from support.registry_service import is_problem
 from support.uploads import MIB, Outside, begin, commit, missing, send, taking
+from support.waiting import until
 
 UPLOADS = "/v1/groups/facts/uploads"
 LIMITS = Limits(part_bytes=8 * MIB, files=100, bytes=2**40, life_s=3600)
@@ -160,9 +161,7 @@ async def test_a_commit_that_fails_when_nobody_waits_is_no_surprise(
     surprises: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, about: surprises.append(about))
     await work.commit(actor, "facts", plan["id"], wait_s=0)
-    (running,) = work._commits.values()
-    await asyncio.wait((running,))
-    del running
+    await until(lambda: not work._commits)
     gc.collect()
     assert surprises == []
     with pytest.raises(UploadIncomplete):

@@ -2,9 +2,8 @@
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,8 @@ from support.merged import member, publish
 from support.server import running
 from support.speaking import Script, SpeakingEngine, SpeakingSampler
 from support.tiny import CONTEXT, tiny_model
+from support.training import eventually
+from support.waiting import until
 
 ASK: Any = [{"role": "user", "content": "What is the capital of France?"}]
 
@@ -55,7 +56,7 @@ class Service:
 
     def client_of(self, secret: str) -> openai.OpenAI:
         """Closed with the service: an open socket would be a later test's warning."""
-        client = openai.OpenAI(base_url=self.url, api_key=secret, max_retries=0, timeout=20)
+        client = openai.OpenAI(base_url=self.url, api_key=secret, max_retries=0, timeout=60)
         return self.clients.enter_context(client)
 
     def tokens(self) -> dict[Category, int]:
@@ -67,15 +68,8 @@ class Service:
 
     def metered(self) -> tuple[int, int]:
         """Prompt and sampled tokens, once anything is metered."""
-        wait(lambda: any(self.tokens().values()))
+        eventually(lambda: any(self.tokens().values()))
         return self.tokens()[Category.prefill], self.tokens()[Category.sample]
-
-
-def wait(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 async def _prepare(folder: Path) -> tuple[str, str, Actor]:
@@ -183,7 +177,7 @@ def test_a_stream_that_is_cut_meters_what_was_sent_and_ends_the_work(service: Se
     for _ in range(4):
         next(stream)
     stream.close()
-    wait(lambda: service.script.cut == 1)
+    eventually(lambda: service.script.cut == 1)
     _, sampled = service.metered()
     assert 3 <= sampled < len(service.script.tokens) / 2
 
@@ -194,13 +188,17 @@ def test_a_client_that_leaves_ends_the_work(service: Service, model: str, stream
     service.script.text, service.script.delay_s = "one by one " * 30, 0.05
     body = {"model": model, "messages": ASK, "stream": stream}
     headers = {"Authorization": f"Bearer {service.secret}"}
-    url, seconds = f"{service.url}/chat/completions", httpx.Timeout(10, read=0.3)
-    with (
-        suppress(httpx.ReadTimeout),
-        httpx.stream("POST", url, json=body, headers=headers, timeout=seconds) as answer,
-    ):
-        next(answer.iter_lines())
-    wait(lambda: service.script.cut == 1)
+    url = f"{service.url}/chat/completions"
+
+    async def leave_in_the_middle() -> None:
+        async with httpx.AsyncClient(headers=headers, trust_env=False, timeout=60) as client:
+            asked = asyncio.create_task(client.post(url, json=body))
+            await until(lambda: service.script.spoken > 0)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+
+    asyncio.run(leave_in_the_middle())
+    eventually(lambda: service.script.cut == 1)
 
 
 @both

@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -193,12 +194,13 @@ async def test_a_failed_download_leaves_no_file(server: S3Server, tmp_path: Path
 
 
 async def test_a_cancelled_upload_stops_and_leaves_no_parts(minio: S3Server, file: Path) -> None:
-    reached = asyncio.Event()
+    reached, cancelled = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     def slow(request: Proxied) -> bool:
         if "partNumber" in request.path:
             loop.call_soon_threadsafe(reached.set)
+            cancelled.wait(60)
         return False
 
     bucket = minio.fresh_bucket(part_bytes=5 * MIB, concurrency=1)
@@ -210,6 +212,8 @@ async def test_a_cancelled_upload_stops_and_leaves_no_parts(minio: S3Server, fil
         task = asyncio.create_task(store.put_file("a", file))
         await reached.wait()
         task.cancel()
+        await asyncio.sleep(0)  # the task has heard of it
+        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert await store.keys("") == []

@@ -5,6 +5,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -229,11 +230,12 @@ async def test_many_that_fetch_to_one_place_all_succeed(server: S3Server, file: 
 async def test_a_cancelled_download_stops_and_keeps_what_has_come(
     minio: S3Server, file: Path
 ) -> None:
-    loop, reached = asyncio.get_running_loop(), asyncio.Event()
+    loop, reached, cancelled = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     def slow(request: Proxied) -> bool:
         if request.headers.get("Range", "").startswith(f"bytes={SMALLEST_PART}-"):
             loop.call_soon_threadsafe(reached.set)
+            cancelled.wait(60)
         return False
 
     bucket, target = a_bucket(minio, concurrency=1), file.with_name("copy")
@@ -242,6 +244,8 @@ async def test_a_cancelled_download_stops_and_keeps_what_has_come(
         task = asyncio.create_task(store.fetch("a", target))
         await reached.wait()
         task.cancel()
+        await asyncio.sleep(0)  # the task has heard of it
+        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         moved: list[int] = []

@@ -97,7 +97,9 @@ async def test_a_save_that_is_written_first_is_published_behind_those_before_it(
     service: Hosted, client: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     async with slowly(service, tmp_path) as store:
-        saves = [await submit(client, number, SAVE) for number in (1, 2)]
+        saves = [await submit(client, 1, SAVE)]
+        await eventually(lambda: store.held is not None)
+        saves.append(await submit(client, 2, SAVE))
         await eventually(lambda: len(store.passed) > 0)
         after = await submit(client, 3, FORWARD_BACKWARD)
         assert (await ended(client, after))["status"] == "completed"

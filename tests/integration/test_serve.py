@@ -8,7 +8,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -211,14 +211,23 @@ def test_what_is_held_when_the_service_stops_is_answered(tmp_path: Path, tiny: P
     with serving(tmp_path / "home") as service:
         assert modelyard(service.home, "models", "add", "tiny", str(tiny)).returncode == 0
         headers = {"Authorization": f"Bearer {service.api_key}"}
-        with httpx.Client(base_url=service.url, headers=headers, trust_env=False) as client:
+        with httpx.Client(
+            base_url=service.url, headers=headers, trust_env=False, timeout=60
+        ) as client:
             name = client.post("/v1/sessions", json={"base_model": "tiny"}).json()["id"]
             early = {"number": 2, "token": "t", "body": {"type": "clear_gradient"}}
             operation = client.post(f"/v1/sessions/{name}/operations", json=early).json()
             with ThreadPoolExecutor() as pool:
-                path = f"/v1/operations/{operation['id']}?wait=25"
-                held = pool.submit(client.get, path, timeout=60)
-                time.sleep(1)
+                path, sent = f"/v1/operations/{operation['id']}", threading.Event()
+
+                def notice(event: str, _: object) -> None:
+                    if event == "http11.send_request_body.complete":
+                        sent.set()
+
+                extensions = {"trace": notice}
+                held = pool.submit(client.get, f"{path}?wait=25", extensions=extensions)
+                assert sent.wait(60)
+                client.get(path)  # answered after the other was read, which came before it
                 assert service.stop() == 0
                 assert held.result().status_code == 503
     assert "Traceback" not in service.log.read_text()

@@ -40,7 +40,7 @@ def receiving(*answers: int) -> Iterator[Receiver]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             known = {name.lower(): value for name, value in self.headers.items()}
             receiver.got.append((known, body))
-            receiver.open.wait(20)
+            receiver.open.wait()
             status = receiver.answers.pop(0) if receiver.answers else 204
             self.send_response(status)
             for name, value in receiver.headers.items():

@@ -25,6 +25,7 @@ class Script:
     delay_s: float = 0.0
     fails_after: int | None = None
     error: type[Exception] = EngineError
+    spoken: int = field(default=0, init=False)
     cut: int = field(default=0, init=False)
     asked: list[Any] = field(default_factory=list, init=False)
 
@@ -33,13 +34,14 @@ class Script:
         return [*ChatTokenizer(self.directory).encode(self.text), END_ID]
 
     async def speak(self, *, max_tokens: int, n: int) -> AsyncIterator[SampleChunk]:
-        """Counts in `cut` how often it was closed before its end."""
+        """Counts tokens in `spoken`, and in `cut` how often it was closed before its end."""
         said, is_over = self.tokens[:max_tokens], False
         try:
             for position, token in enumerate(said):
                 if position == self.fails_after:
                     is_over = True
                     raise self.error("the weights are not finite")
+                self.spoken += 1
                 last = position + 1 == len(said)
                 reason = ("stop" if token == END_ID else "length") if last else None
                 for index in range(n):

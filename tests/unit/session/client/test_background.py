@@ -38,9 +38,13 @@ def test_ctrl_c_while_waiting_leaves_the_work_and_the_client(background: Backgro
     main = threading.main_thread().ident
     assert main is not None
     timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
-    timer.start()
+
+    def wait() -> None:
+        timer.start()
+        future.result(60)
+
     with pytest.raises(KeyboardInterrupt):
-        future.result(5)
+        wait()
     timer.join()
     background.call(gate.set)
     assert future.result(5) is True
