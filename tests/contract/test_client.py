@@ -13,11 +13,12 @@ import pytest
 import modelyard as my
 from session import wire
 from support.fake_service import KEY, MODEL, FakeService, Trouble
+from support.training import eventually
 
 
 @pytest.fixture
 def service(url: str) -> Iterator[my.ServiceClient]:
-    with my.ServiceClient(url, KEY, group="facts", timeout=2) as service:
+    with my.ServiceClient(url, KEY, group="facts", timeout=30) as service:
         yield service
 
 
@@ -107,7 +108,7 @@ def test_an_outage_and_its_end_are_said_once(
     fake.trouble = [Trouble("/operations", 503, times=3)]
     training.optim_step().result(5)
     outage, recovery = caplog.messages
-    assert outage.endswith("trouble 503 (HTTP 503); trying again for up to 2 s")
+    assert outage.endswith("trouble 503 (HTTP 503); trying again for up to 30 s")
     assert recovery.endswith(" answers again")
 
 
@@ -116,8 +117,7 @@ def test_a_session_that_is_brought_back_is_said_once(
 ) -> None:
     fake.held, fake.restoring = {1, 2}, True
     steps = [training.optim_step(), training.optim_step()]
-    with pytest.raises(TimeoutError):
-        steps[0].result(0.3)
+    eventually(lambda: bool(caplog.messages))
     fake.held.clear()
     steps[1].result(5)
     assert caplog.messages == [
@@ -159,18 +159,20 @@ def test_clearing_the_gradient_makes_a_step_possible_again(
 
 
 def test_what_is_queued_behind_an_unreachable_service_is_not_sent(
-    training: my.TrainingClient, fake: FakeService
+    url: str, fake: FakeService
 ) -> None:
     away = Trouble("/operations", 504, times=1000)
-    fake.trouble = [away]
-    futures = [training.forward([datum(1)]) for _ in range(3)]
-    with pytest.raises(my.ConnectionFailed, match="trouble 504"):
-        futures[0].result(10)
-    for future in futures[1:]:
-        with pytest.raises(my.ConnectionFailed, match="not sent"):
-            future.result(0.5)
-    away.times = 0
-    training.forward([datum(2)]).result(5)
+    with my.ServiceClient(url, KEY, timeout=2) as service:
+        training = service.create_lora_training_client(MODEL)
+        fake.trouble = [away]
+        futures = [training.forward([datum(1)]) for _ in range(3)]
+        with pytest.raises(my.ConnectionFailed, match="trouble 504"):
+            futures[0].result(20)
+        for future in futures[1:]:
+            with pytest.raises(my.ConnectionFailed, match="not sent"):
+                future.result(5)
+        away.times = 0
+        training.forward([datum(2)]).result(5)
     assert kinds(fake) == ["forward"]
 
 
@@ -235,7 +237,7 @@ def test_calls_made_during_a_custom_loss_wait_behind_both_of_its_passes(
         return sum(each.sum() for each in logprobs), {}  # type: ignore[attr-defined]
 
     custom = training.forward_backward_custom([datum(1)], loss)  # type: ignore[arg-type]
-    begun.wait(20)
+    assert begun.wait(20)
     step = training.optim_step()
     go.set()
     custom.result(5)

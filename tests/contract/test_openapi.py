@@ -58,6 +58,7 @@ async def test_schemathesis_finds_no_fault_and_no_answer_that_is_not_documented(
         *("--checks", ",".join(CHECKS), "--phases", "examples,coverage,fuzzing,stateful"),
         *("--max-examples", "10", "--seed", "1", "--generation-database", "none"),
         *("--continue-on-failure", "--warnings", "off", "--no-color"),
+        *("--suppress-health-check", "too_slow", "--request-timeout", "60"),
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": TESTS, "SCHEMATHESIS_HOOKS": "support.schemathesis_forms"},
         stdout=asyncio.subprocess.PIPE,

@@ -171,7 +171,9 @@ def ledger(service: Service, query: str, *parameters: str) -> list[tuple[Any, ..
 
 def post(service: Service, api_key: str, path: str, body: bytes) -> httpx.Response:
     headers = {"Authorization": f"Bearer {api_key}", "Content-Type": wire.MEDIA}
-    return httpx.post(service.url + path, content=body, headers=headers, trust_env=False)
+    return httpx.post(
+        service.url + path, content=body, headers=headers, trust_env=False, timeout=60
+    )
 
 
 def test_a_request_sent_twice_is_counted_once(

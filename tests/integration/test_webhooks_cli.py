@@ -1,8 +1,7 @@
 """`modelyard webhooks` on a running service, whose courier sends what happens there."""
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import modelyard
 from support.receiver import Receiver, receiving
 from support.service import Service
 from support.service import modelyard as command
+from support.training import eventually
 
 
 @pytest.fixture
@@ -25,24 +25,17 @@ def run(service: Service, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def test_a_save_is_told_to_a_webhook_that_the_command_line_made(
     service: Service, receiver: Receiver, training: modelyard.TrainingClient
 ) -> None:
     made = run(service, "create", receiver.url, "--type", "version.registered")
     ref = training.save_state().result().ref
-    until(lambda: bool(receiver.got))
+    eventually(lambda: bool(receiver.got))
     assert receiver.verified(made["secret"])[0]["data"]["ref"] == ref
-    until(lambda: bool(run(service, "deliveries", made["id"], "--status", "delivered")))
+    eventually(lambda: bool(run(service, "deliveries", made["id"], "--status", "delivered")))
     (sent,) = run(service, "deliveries", made["id"])
     run(service, "redeliver", made["id"], sent["id"])
-    until(lambda: len(receiver.got) == 2)
+    eventually(lambda: len(receiver.got) == 2)
     assert receiver.ids == [sent["event"]] * 2
     assert made["id"] in [each["id"] for each in run(service, "list")]
     assert run(service, "delete", made["id"])["url"] == receiver.url
@@ -74,7 +67,7 @@ def test_a_webhook_is_shown_changed_tested_and_given_a_new_secret(
     assert secret.startswith("whsec_")
     assert secret != made["secret"]
     run(service, "test", made["id"])
-    until(lambda: bool(receiver.got))
+    eventually(lambda: bool(receiver.got))
     assert receiver.verified(secret)[0]["type"] == "webhook.test"
     run(service, "delete", made["id"])
 

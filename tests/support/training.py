@@ -99,7 +99,7 @@ def download(service: Service, ref: str, folder: Path) -> Path:
     return folder
 
 
-def eventually(holds: Callable[[], bool], *, seconds: float = 30.0) -> None:
+def eventually(holds: Callable[[], bool], *, seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it did not come true in time"

@@ -82,7 +82,7 @@ async def put(client: httpx.AsyncClient, url: str, data: bytes) -> httpx.Respons
     """Past the service where the address is the store's own."""
     if url.startswith("/"):
         return await client.put(url, content=data)
-    async with httpx.AsyncClient(trust_env=False) as plain:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as plain:
         return await plain.put(url, content=data)
 
 

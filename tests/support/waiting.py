@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 
-async def until(holds: Callable[[], bool | Awaitable[bool]], *, seconds: float = 20.0) -> None:
+async def until(holds: Callable[[], bool | Awaitable[bool]], *, seconds: float = 60.0) -> None:
     """Return when `holds` does; a TimeoutError is a failed test."""
     async with asyncio.timeout(seconds):
         while True:

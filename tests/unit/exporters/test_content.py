@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from exporters.base import BadFile
@@ -60,7 +60,7 @@ def test_ordinary_text_is_admitted(text: str, tmp_path: Path) -> None:
 _WORDS = st.lists(st.from_regex(r"[A-Za-z]{1,12}[.,:;)]?", fullmatch=True), min_size=2)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_WORDS.map(" ".join)).map("\n".join))
 def test_no_prose_is_taken_for_a_pickle(text: str) -> None:
     assert not is_text_pickle(text.encode())

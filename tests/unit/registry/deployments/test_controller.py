@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -21,7 +22,7 @@ from support.merged import MODEL, member, publish
 from support.serving import COMMAND
 from support.waiting import until
 
-TIMING = Timing(poll=0.02, start=2.0, first_wait=0.05, longest_wait=0.1)
+TIMING = Timing(poll=0.02, start=60.0, first_wait=0.05, longest_wait=0.1)
 
 
 class Recorded:
@@ -44,9 +45,9 @@ class World:
         self.store, self.target = MemoryBlobStore(), Recorded()
 
     @asynccontextmanager
-    async def deployer(self) -> AsyncIterator[Deployer]:
+    async def deployer(self, timing: Timing = TIMING) -> AsyncIterator[Deployer]:
         targets = {"local": self.target}
-        deployer = Deployer(self.database, self.store, targets, self.workdir, timing=TIMING)
+        deployer = Deployer(self.database, self.store, targets, self.workdir, timing=timing)
         await deployer.prepare()
         task = asyncio.create_task(deployer.run())
         try:
@@ -149,7 +150,7 @@ async def test_a_failed_start_says_why_and_moves_nothing(world: World) -> None:
 
 async def test_a_process_that_never_gets_healthy_is_ended(world: World) -> None:
     await world.promote(await world.publish(**MODEL, slow=b"yes"))
-    async with world.deployer():
+    async with world.deployer(replace(TIMING, start=2.0)):
         assert "not healthy after 2 s" in await world.failed()
         await until(lambda: not world.target.started[0].alive())
 

@@ -75,5 +75,5 @@ def test_a_call_that_had_to_wait_uses_what_the_other_made(tmp_path: Path) -> Non
         waiting.join(0.1)
         assert waiting.is_alive()
         (models / NAME).mkdir()
-    waiting.join(10)
+    waiting.join(60)
     assert found == [models / NAME]

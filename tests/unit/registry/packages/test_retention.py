@@ -180,7 +180,7 @@ _rules = st.tuples(_counts, _counts, _bests, st.one_of(st.none(), st.integers(1,
 @settings(
     max_examples=40,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     rules=_rules.filter(any),

@@ -34,7 +34,7 @@ async def test_whatever_a_worker_fails_of_it_is_started_again(tmp_path: Path) ->
     database = Away()
     task = asyncio.create_task(Supervisor(database, tmp_path).run())
     try:
-        await asyncio.wait_for(database.asked.wait(), 10)
+        await asyncio.wait_for(database.asked.wait(), 60)
         assert not task.done()
     finally:
         task.cancel()
@@ -56,5 +56,5 @@ async def test_the_service_ends_with_what_it_cannot_do_without(tmp_path: Path) -
         ),
     ):
         await asyncio.wait_for(
-            serve._answer(settings, listener, "http://test", background=(background,)), 20
+            serve._answer(settings, listener, "http://test", background=(background,)), 60
         )
