@@ -7,9 +7,17 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import joinedload
 
 from registry.access.model import Account, ApiToken
+from registry.kit.db import Asked
 
-_BY_HASH = select(ApiToken.__table__).where(ApiToken.secret_hash == bindparam("secret_hash"))
+_TOKENS = ApiToken.__table__
+_BY_HASH = select(_TOKENS).where(_TOKENS.c.secret_hash == bindparam("secret_hash"))
 """Made once, as every request asks it. A row of its columns comes in half the time of an object."""
+
+
+async def token_by_hash(db: Asked, secret_hash: str) -> ApiToken | None:
+    """To read from: no session knows of it."""
+    found = (await db.execute(_BY_HASH, {"secret_hash": secret_hash})).one_or_none()
+    return None if found is None else ApiToken(**found._mapping)
 
 
 class AccessRepository:
@@ -35,11 +43,6 @@ class AccessRepository:
             .limit(1)
         )
         return found.one_or_none()
-
-    async def token_by_hash(self, secret_hash: str) -> ApiToken | None:
-        """To read from: the session knows nothing of it."""
-        found = (await self._db.execute(_BY_HASH, {"secret_hash": secret_hash})).one_or_none()
-        return None if found is None else ApiToken(**found._mapping)
 
     async def token(self, token_id: str) -> ApiToken | None:
         return await self._db.get(ApiToken, token_id, options=[joinedload(ApiToken.account)])

@@ -17,16 +17,17 @@ from registry.access.errors import (
     TokenUnknown,
 )
 from registry.access.model import Account, ApiToken, hash_secret
-from registry.access.repository import AccessRepository
+from registry.access.repository import AccessRepository, token_by_hash
 from registry.kit.clock import now
+from registry.kit.db import Asked
 from registry.kit.ids import new_id
 from registry.kit.names import NAME, NAME_RULE
 
 _LONGEST_TOKEN_NAME = 64
 
 
-async def authenticate(db: AsyncSession, secret: str) -> Actor:
-    token = await AccessRepository(db).token_by_hash(hash_secret(secret))
+async def authenticate(db: Asked, secret: str) -> Actor:
+    token = await token_by_hash(db, hash_secret(secret))
     if token is None:
         raise TokenUnknown
     return token.actor(at=now())

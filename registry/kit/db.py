@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy import Connection, DateTime, Dialect, MetaData, TypeDecorator, event
 from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
     AsyncEngine,
     AsyncSession,
     async_sessionmaker,
@@ -25,7 +26,7 @@ from registry.kit import sqlite
 from registry.kit.trouble import trouble_told
 
 READ_ONLY = {"read_only": True}
-_SINGLE = {"is_single": True}
+_KEYED = {"is_keyed": True}
 _IDLE_S = 1.0
 _LAST_USED = "last_used"
 
@@ -33,6 +34,10 @@ joining: ContextVar[Callable[[AsyncSession], Awaitable[None]] | None] = ContextV
     "joining", default=None
 )
 """What takes part in every transaction that the running request commits, at its end."""
+
+
+Asked = AsyncSession | AsyncConnection
+"""What can be read from by its columns alone."""
 
 
 class Base(DeclarativeBase):
@@ -69,6 +74,7 @@ class Database:
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
         self._sessions = async_sessionmaker(engine, expire_on_commit=False)
+        self._keyed = async_sessionmaker(engine.execution_options(**_KEYED), expire_on_commit=False)
         options: dict[str, Any] = dict(READ_ONLY)
         if engine.dialect.name == "postgresql":
             # At READ COMMITTED every statement has a snapshot of its own, in a transaction or not.
@@ -76,9 +82,7 @@ class Database:
         self._readers = async_sessionmaker(
             engine.execution_options(**options), expire_on_commit=False
         )
-        self._askers = async_sessionmaker(
-            engine.execution_options(**options, **_SINGLE), expire_on_commit=False
-        )
+        self._asked = engine.execution_options(**options, **_KEYED)
 
     @classmethod
     def connect(cls, url: str, *, busy_timeout_s: int = 30) -> "Database":
@@ -91,9 +95,11 @@ class Database:
         return cls(engine)
 
     @asynccontextmanager
-    async def begin(self) -> AsyncIterator[AsyncSession]:
+    async def begin(self, *, keyed: bool = False) -> AsyncIterator[AsyncSession]:
+        """`keyed`: each statement goes by a key to a row or two, so that none takes long."""
+        sessions = self._keyed if keyed else self._sessions
         with trouble_told():
-            async with self._sessions.begin() as db:
+            async with sessions.begin() as db:
                 yield db
                 if (join := joining.get()) is not None:
                     await join(db)
@@ -107,10 +113,11 @@ class Database:
                 yield db
 
     @asynccontextmanager
-    async def ask(self) -> AsyncIterator[AsyncSession]:
-        """To read with one statement, which needs no transaction to have a snapshot."""
+    async def ask(self) -> AsyncIterator[AsyncConnection]:
+        """To read by a key, with one statement: it needs no transaction to have a snapshot, and no
+        session, which would keep objects."""
         with trouble_told():
-            async with self._askers() as db:
+            async with self._asked.connect() as db:
                 yield db
 
     async def close(self) -> None:
@@ -122,14 +129,13 @@ def _tame_sqlite(engine: AsyncEngine, busy_timeout_s: int) -> None:
 
     @event.listens_for(engine.sync_engine, "do_connect")
     def open_ours(_: Any, __: Any, ___: Any, options: dict[str, Any]) -> None:
-        options["async_creator_fn"] = sqlite.Connection
+        options |= {"async_creator_fn": sqlite.Connection, "timeout": busy_timeout_s}
 
     @event.listens_for(engine.sync_engine, "connect")
     def configure(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # SQLAlchemy, not the driver, says BEGIN
         cursor = connection.cursor()
-        for pragma in (f"busy_timeout={busy_timeout_s * 1000}", "foreign_keys=ON"):
-            cursor.execute(f"PRAGMA {pragma}")
+        cursor.execute("PRAGMA foreign_keys=ON")
         _turn_wal_on(connection, cursor, busy_timeout_s)
         cursor.execute("PRAGMA synchronous=NORMAL")
         cursor.close()
@@ -137,10 +143,10 @@ def _tame_sqlite(engine: AsyncEngine, busy_timeout_s: int) -> None:
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
         options = connection.get_execution_options()
-        if not options.get("is_single", False):
-            reading = options.get("read_only", False)
-            driver: Any = connection.connection.driver_connection
-            driver.begin("BEGIN" if reading else "BEGIN IMMEDIATE")
+        reading, keyed = options.get("read_only", False), options.get("is_keyed", False)
+        statement = "BEGIN" if reading else "BEGIN IMMEDIATE"
+        driver: Any = connection.connection.driver_connection
+        driver.begin(None if reading and keyed else statement, is_keyed=keyed)
 
 
 def _test_what_was_idle(engine: AsyncEngine) -> None:

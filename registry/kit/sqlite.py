@@ -1,7 +1,8 @@
 """aiosqlite with fewer turns of its thread: a statement and all its rows take one.
 
 Its own cursor takes four, to be made, to execute, to fetch and to be closed. On a small database
-they are most of what a transaction costs.
+they are most of what a transaction costs. What goes by keys is over before a turn would come, so
+the loop does it itself: all but what may wait, for another writer or for the disk.
 """
 
 import sqlite3
@@ -24,13 +25,15 @@ class Connection(aiosqlite.Connection):
         self._thread.daemon = True  # one that nobody closes holds up no end
         self._begun = self._ended = 0  # each is counted by one thread alone
         self._opening: str | None = None
+        self._is_keyed = False
+        self._patience_ms = round(options.get("timeout", 5.0) * 1000)
 
     def cursor(self) -> "Cursor":  # type: ignore[override]  # aiosqlite's own is made by a turn
         return Cursor(self)
 
-    def begin(self, statement: str) -> None:
-        """Goes with the first statement of the transaction, in its turn."""
-        self._opening = statement
+    def begin(self, statement: str | None, *, is_keyed: bool) -> None:
+        """Goes with the first statement of the transaction. None: that will be the only one."""
+        self._opening, self._is_keyed = statement, is_keyed
 
     async def commit(self) -> None:
         if self._opening is None:
@@ -49,9 +52,23 @@ class Connection(aiosqlite.Connection):
     async def run(self, cursor: "Cursor", statement: str, parameters: Any, *, many: bool) -> None:
         opening, self._opening = self._opening, None
         self._begun += 1
+        is_idle = self._begun == self._ended + 1
+        if self._is_keyed and is_idle and (opening is None or self._opens_at_once(opening)):
+            return self._run(cursor, None, statement, parameters, many)
         await self._execute(  # type: ignore[no-untyped-call]
             self._run, cursor, opening, statement, parameters, many
         )
+
+    def _opens_at_once(self, opening: str) -> bool:
+        self._conn.execute("PRAGMA busy_timeout=0")
+        try:
+            self._conn.execute(opening)
+        except sqlite3.OperationalError:
+            return False  # somebody else writes; whatever it is, the next try waits, or says it
+        else:
+            return True
+        finally:
+            self._conn.execute(f"PRAGMA busy_timeout={self._patience_ms}")
 
     def _run(
         self, cursor: "Cursor", opening: str | None, statement: str, parameters: Any, many: bool

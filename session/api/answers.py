@@ -7,7 +7,8 @@ from starlette.types import Message, Receive, Scope, Send
 from session import wire
 from session.operations.model import Operation
 from session.operations.service import as_wire
-from session.worker.channel import Offer, Place, WorkerChannel
+from session.worker.channel import WorkerChannel
+from session.worker.line import Offer, Place
 
 
 def answer(request: Request, value: msgspec.Struct, *, status: int = 200) -> Response:
@@ -27,8 +28,9 @@ async def acknowledged(
     if not wait:
         await channel.wake(stored.session)
         return answer(request, stored, status=202)
-    ended = await _outcome(channel, accepted, wait)
-    return answer(request, ended or stored, status=202)
+    packed = await _outcome(channel, accepted, wait)
+    ended = wire.unpack(packed, wire.Operation) if packed else stored
+    return answer(request, ended, status=202)
 
 
 class _Followed(Response):
@@ -45,18 +47,16 @@ class _Followed(Response):
         start = {"type": "http.response.start", "status": self.status_code}
         await send({**start, "headers": self.raw_headers})
         await send(_part(wire.frame(wire.pack(as_wire(accepted))), more_body=True))
-        ended = await _outcome(channel, accepted, wait)
-        rest = b"" if ended is None else wire.frame(wire.pack(ended))
-        await send(_part(rest, more_body=False))
+        packed = await _outcome(channel, accepted, wait)
+        await send(_part(wire.frame(packed) if packed else b"", more_body=False))
 
 
 def _part(body: bytes, *, more_body: bool) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more_body}
 
 
-async def _outcome(
-    channel: WorkerChannel, accepted: Operation, wait: float
-) -> wire.Operation | None:
+async def _outcome(channel: WorkerChannel, accepted: Operation, wait: float) -> bytes | None:
+    """Packed."""
     if accepted.is_final:
         return None
     place = Place(accepted.session_id, accepted.id, accepted.number)

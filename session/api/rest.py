@@ -127,7 +127,7 @@ async def submit(request: Request, actor: Member, name: str, wait: Wait = 0) -> 
         async with database.read() as db:
             session = await lifecycle.require_session(db, actor, name)
         stored = await operations.put_aside(store, session, stored)
-    async with database.begin() as db:
+    async with database.begin(keyed=True) as db:
         session = await lifecycle.require_session(db, actor, name, lock=True)
         accepted = await operations.accept(
             db,

@@ -9,7 +9,8 @@ from registry.access.actor import Actor
 from registry.kit.db import Database
 from session.operations import service as operations
 from session.operations.model import Operation
-from session.worker.channel import Place, WorkerChannel
+from session.worker.channel import WorkerChannel
+from session.worker.line import Place
 
 T = TypeVar("T")
 _POLL_S = 0.1

@@ -43,6 +43,8 @@ async def _work(settings: Settings) -> None:
             log_config=None,
             access_log=False,
             lifespan="off",
+            ws="websockets-sansio",
+            ws_per_message_deflate=False,
             timeout_graceful_shutdown=5,
         )
         server = Server(config)

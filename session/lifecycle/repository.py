@@ -30,17 +30,17 @@ def _find(*, lock: bool) -> Select[TrainingSession]:
 def _reach() -> Update:
     return (
         update(_TABLE)
-        .where(TrainingSession.id == bindparam("session"))
+        .where(_TABLE.c.id == bindparam("session"))
         .values(last_number=bindparam("last"), last_active_at=bindparam("at"))
     )
 
 
 @cache
 def _advance() -> Update:
-    last, reached = TrainingSession.next_number, bindparam("reached", type_=Integer)
+    last, reached = _TABLE.c.next_number, bindparam("reached", type_=Integer)
     return (
         update(_TABLE)
-        .where(TrainingSession.id == bindparam("session"))
+        .where(_TABLE.c.id == bindparam("session"))
         .values(
             next_number=case((last > reached, last), else_=reached),
             step=bindparam("steps"),

@@ -18,6 +18,9 @@ _OPEN = (OperationStatus.pending, OperationStatus.running)
 # go past the bookkeeping of objects.
 
 
+_TABLE = cast(Table, Operation.__table__)
+
+
 @cache
 def _due() -> Select[TrainingSession, Operation]:
     mine = (Operation.session_id == TrainingSession.id) & (Operation.number == bindparam("number"))
@@ -30,14 +33,14 @@ def _due() -> Select[TrainingSession, Operation]:
 
 @cache
 def _add() -> Insert:
-    return insert(cast(Table, Operation.__table__))
+    return insert(_TABLE)
 
 
 @cache
 def _end() -> Update:
     return (
-        update(cast(Table, Operation.__table__))
-        .where(Operation.session_id == bindparam("session"), Operation.id == bindparam("operation"))
+        update(_TABLE)
+        .where(_TABLE.c.session_id == bindparam("session"), _TABLE.c.id == bindparam("operation"))
         .values(
             status=bindparam("ended"),
             result=bindparam("came_to"),

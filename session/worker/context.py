@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,10 +45,10 @@ class Context:
     def __post_init__(self) -> None:
         self.bases = Bases(lambda name: self.look(lambda db: models.require_base_model(db, name)))
 
-    async def change(self, work: Work[T]) -> T:
+    async def change(self, work: Work[T], *, keyed: bool = False) -> T:
         """One transaction, done again while the database is busy or away: that is no session's
         fault. A commit whose answer was lost is done again too, so `work` must bear that."""
-        return await _outlasting(self.database.begin, work)
+        return await _outlasting(partial(self.database.begin, keyed=keyed), work)
 
     async def look(self, work: Work[T]) -> T:
         """The same, to read only."""

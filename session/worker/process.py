@@ -15,8 +15,8 @@ from session.lifecycle.model import Worker as WorkerRow
 from session.lifecycle.repository import WorkerRepository
 from session.operations.model import Operation
 from session.operations.service import as_wire
-from session.worker.channel import Offer, Place
 from session.worker.context import Context
+from session.worker.line import Offer, Place
 from session.worker.merging import merge_one
 from session.worker.runner import SessionRunner
 from session.worker.samples import Sampling

@@ -411,7 +411,7 @@ class SessionRunner:
                 if session.status == Status.created:
                     session.move(Status.running)
 
-        await self._context.change(complete)
+        await self._context.change(complete, keyed=True)
         self.live.set()
 
     async def _fail(self, operation: Operation, why: wire.Failure) -> None:

@@ -7,29 +7,26 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from registry.kit.trouble import DatabaseTrouble
 from session import wire
 from session.sampling.frames import Ask, encode
-from session.worker.channel import Question
+from session.worker.line import LINE, Answered, Asked, Question, Wake
 from session.worker.process import Worker
 
 MAX_WAIT_S = 30.0
+_WRONG_SECRET, _NO_SUCH_LINE = 4401, 4404
 
 
 def create_channel(worker: Worker, *, secret: str) -> FastAPI:
     app = FastAPI(openapi_url=None)
 
-    app.add_middleware(_Outcomes, worker=worker)
+    app.add_middleware(_Lines, worker=worker)
     app.add_middleware(_Locked, secret=secret)
-
-    @app.post("/wake")
-    async def wake(session_id: str | None = None) -> dict[str, str]:
-        worker.wake(session_id)
-        return {"status": "awake"}
 
     @app.post("/samples")
     async def samples(request: Request) -> StreamingResponse:
@@ -39,23 +36,44 @@ def create_channel(worker: Worker, *, secret: str) -> FastAPI:
     return app
 
 
-class _Outcomes:
-    """`POST /outcomes`: what an operation came to; 204 where it has not ended by then. It is asked
-    for once an operation, so it comes before all that a router does."""
+class _Lines:
+    """The other end of each `Line`. A message is an operation, so it comes before all that a router
+    does."""
 
     def __init__(self, app: ASGIApp, *, worker: Worker) -> None:
         self._app = app
         self._worker = worker
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != "/outcomes":
+        if scope["type"] != "websocket":
             return await self._app(scope, receive, send)
-        body = await Request(scope, receive).body()
-        asked = msgspec.msgpack.decode(body, type=Question)
-        seconds = min(asked.seconds, MAX_WAIT_S)
-        found = await self._worker.outcome(asked.place, seconds, offer=asked.offer)
-        answer = Response(status_code=204) if found is None else Response(wire.pack(found))
-        await answer(scope, receive, send)
+        await receive()
+        if scope["path"] != LINE:
+            return await send({"type": "websocket.close", "code": _NO_SUCH_LINE})
+        await send({"type": "websocket.accept"})
+        answering: set[asyncio.Task[None]] = set()
+        try:
+            while (message := await receive())["type"] == "websocket.receive":
+                asked = msgspec.msgpack.decode(message["bytes"], type=Asked)
+                if isinstance(asked.what, Wake):
+                    self._worker.wake(asked.what.session_id)
+                    continue
+                task = asyncio.create_task(self._answer(asked.number, asked.what, send))
+                answering.add(task)
+                task.add_done_callback(answering.discard)
+        finally:
+            for task in answering:
+                task.cancel()
+
+    async def _answer(self, number: int, question: Question, send: Send) -> None:
+        seconds = min(question.seconds, MAX_WAIT_S)
+        try:
+            found = await self._worker.outcome(question.place, seconds, offer=question.offer)
+        except DatabaseTrouble:
+            found = None  # who asks reads the row itself, and tells of the trouble
+        packed = b"" if found is None else wire.pack(found)
+        answer = msgspec.msgpack.encode(Answered(number, packed))
+        await send({"type": "websocket.send", "bytes": answer})
 
 
 class _Locked:
@@ -66,11 +84,14 @@ class _Locked:
         self._key = f"Bearer {secret}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         given = Headers(scope=scope).get("authorization", "")
         if hmac.compare_digest(given.encode(), self._key):
             return await self._app(scope, receive, send)
+        if scope["type"] == "websocket":
+            await receive()
+            return await send({"type": "websocket.close", "code": _WRONG_SECRET})
         await JSONResponse({"detail": "wrong secret"}, 401)(scope, receive, send)
 
 

@@ -29,8 +29,8 @@ from session.lifecycle.model import TrainingSession
 from session.operations.model import Operation
 from session.operations.service import accept, packed_body
 from session.worker import runner
-from session.worker.channel import Offer, Place
 from session.worker.context import Context, failure
+from session.worker.line import Offer, Place
 from session.worker.process import Worker
 from support.engines import FakeEngine
 from support.hosted import Hosted

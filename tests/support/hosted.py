@@ -86,7 +86,13 @@ async def listening(app: FastAPI) -> AsyncIterator[str]:
     """Serve `app` in this loop on a free port; yield its URL."""
     with listen("127.0.0.1", 0) as listener:
         server = Server(
-            uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=2,
+                ws="websockets-sansio",
+            )
         )
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         await until(lambda: server.started)
