@@ -2,11 +2,11 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import Select, delete, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import joinedload
 
 from registry.events.model import Delivery, DeliveryStatus, Event, EventCounter, Webhook
+from registry.kit.rows import dialect_of, insert_missing
 
 
 class EventRepository:
@@ -104,10 +104,7 @@ class Outbox:
     async def take_numbers(self, account_id: str, count: int) -> int:
         """The last of so many new ones. Nobody else of this account gets any until we commit."""
         first = {"account_id": account_id, "last_number": 0}
-        if self._db.get_bind().dialect.name == "sqlite":
-            await self._db.execute(sqlite.insert(EventCounter).on_conflict_do_nothing(), first)
-        else:
-            await self._db.execute(postgresql.insert(EventCounter).on_conflict_do_nothing(), first)
+        await self._db.execute(insert_missing(dialect_of(self._db), EventCounter), first)
         taken = await self._db.scalars(
             update(EventCounter)
             .where(EventCounter.account_id == account_id)

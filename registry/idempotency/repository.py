@@ -3,10 +3,10 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import delete, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.idempotency.model import IdempotencyKey, KeyStatus
+from registry.kit.rows import dialect_of, insert_missing
 
 
 class KeyRepository:
@@ -19,11 +19,8 @@ class KeyRepository:
     async def add(self, key: str, **values: object) -> bool:
         """False where it is there already."""
         row = {"token_id": self._token_id, "key": key, "status": KeyStatus.running, **values}
-        dialect = self._db.get_bind().dialect.name
-        made = sqlite.insert if dialect == "sqlite" else postgresql.insert
-        added = await self._db.execute(
-            made(IdempotencyKey).on_conflict_do_nothing().returning(IdempotencyKey.key), row
-        )
+        made = insert_missing(dialect_of(self._db), IdempotencyKey)
+        added = await self._db.execute(made.returning(made.table.c.key), row)
         return added.one_or_none() is not None
 
     async def forget(self, key: str, *, before: datetime) -> None:

@@ -3,9 +3,9 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, case, distinct, extract, func, null, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from registry.kit.rows import dialect_of, insert_missing
 from registry.usage.model import Category, UsageEvent
 
 Query = Select[*tuple[Any, ...]]
@@ -27,10 +27,7 @@ class UsageRepository:
 
     async def add(self, rows: Sequence[Mapping[str, object]]) -> None:
         """A fact that is in the ledger already stays as it is."""
-        if self._db.get_bind().dialect.name == "sqlite":
-            await self._db.execute(sqlite.insert(UsageEvent).on_conflict_do_nothing(), rows)
-        else:
-            await self._db.execute(postgresql.insert(UsageEvent).on_conflict_do_nothing(), rows)
+        await self._db.execute(insert_missing(dialect_of(self._db), UsageEvent), rows)
 
     async def sums(self, *, session_id: str | None) -> Sums:
         query: Query = select(*_sums())

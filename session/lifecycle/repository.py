@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm.attributes import set_committed_value
 
 from registry.kit.clock import now
+from registry.kit.rows import dialect_of, insert_or_replace
 from session.lifecycle.model import LIVE, SessionMetric, TrainingSession, Worker
 
 # Each is made once: making one takes longer than the database needs for it. Those on the table, and
@@ -99,15 +100,10 @@ async def set_metrics(
     db: AsyncSession, session_id: str, *, step: int, numbers: Mapping[str, float]
 ) -> None:
     """The last number said for a step and name wins."""
-    await db.execute(
-        delete(SessionMetric).where(
-            SessionMetric.session_id == session_id,
-            SessionMetric.step == step,
-            SessionMetric.name.in_(numbers),
-        )
-    )
-    for name, value in numbers.items():
-        db.add(SessionMetric(session_id=session_id, step=step, name=name, value=value))
+    where = {"session_id": session_id, "step": step}
+    rows = [{**where, "name": name, "value": value} for name, value in numbers.items()]
+    if rows:
+        await db.execute(insert_or_replace(dialect_of(db), SessionMetric), rows)
 
 
 class WorkerRepository:

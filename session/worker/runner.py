@@ -81,6 +81,7 @@ class SessionRunner:
         self._ancestors: list[str] = []
         self._step = 0
         self._next = 0
+        self._completing: asyncio.Task[None] | None = None
         self.live = asyncio.Event()
         self.ended = asyncio.Event()
 
@@ -111,6 +112,9 @@ class SessionRunner:
             log.error("session.failed", session=self._id, exc_info=error)
             await self._end(Status.failed, why=failure(error).message)
         finally:
+            if self._completing is not None:  # the worker stops: a later one does it again
+                self._completing.cancel()
+                await asyncio.wait((self._completing,))
             self.ended.set()
 
     async def drain(self) -> None:
@@ -134,6 +138,7 @@ class SessionRunner:
                 if monotonic() - reported > _REPORT_S:
                     reported = monotonic()
                     log.info("session.replaying", session=self._id, done=last + 1, of=self._next)
+        await self._completed()
         if session.is_restoring:
             await self._context.change(self._restored)
             took = round(monotonic() - began, 1)
@@ -221,6 +226,7 @@ class SessionRunner:
         if offered is not None:
             await self._run_next(offered)
             return True
+        await self._completed()
         self._must_look = False
         session, operation = await self._context.look(
             lambda db: LogRepository(db, self._id).due(self._next)
@@ -261,21 +267,30 @@ class SessionRunner:
             if operation.kind == _GRADIENT:  # whatever failed: this batch is missing in the sum
                 await self._training.poison()
             why = failure(error)
+            await self._completed()
             await self._fail(operation, why)
             self._context.done.announce(operation.id, operations.failed(operation, why))
         else:
             if outcome is None:  # a save, which tells of its end itself
                 return
             await self._settle(outcome)
-            await self._complete(operation, outcome)
-            ended = operations.completed(operation, outcome.result)
-            self._context.done.announce(operation.id, ended)
+            await self._completed()
+            self._completing = asyncio.create_task(
+                self._complete(operation, outcome, step=self._step)
+            )
+
+    async def _completed(self) -> None:
+        """What ran last is in the log. While that is written, the next operation may run."""
+        if self._completing is not None:
+            completing, self._completing = self._completing, None
+            await completing
 
     async def _first(self, operation: Operation) -> Outcome | None:
         """What takes long is said to run; what is over before need not be. Where a worker dies in
         the middle of it, either is run again. What the session begins with, and a save, which may
         end after those behind it, are always said."""
         if operation.kind in _SAID_FIRST:
+            await self._completed()
             await self._context.change(partial(self._claim, operation))
             return await self._try(operation)
         work = asyncio.create_task(self._try(operation))
@@ -396,9 +411,9 @@ class SessionRunner:
         package = await self._context.look(lambda db: packages.require_version(db, actor, ref))
         self._ancestors.append(package.id)
 
-    async def _complete(self, operation: Operation, outcome: Outcome) -> None:
+    async def _complete(self, operation: Operation, outcome: Outcome, *, step: int) -> None:
         async def complete(db: AsyncSession) -> None:
-            await WorkerRepository(db).advance(self._id, number=self._next, step=self._step)
+            await WorkerRepository(db).advance(self._id, number=operation.number + 1, step=step)
             await operations.complete(
                 db, operation, outcome.result, owner=self._owner, counts=outcome.counts
             )
@@ -413,6 +428,8 @@ class SessionRunner:
 
         await self._context.change(complete, keyed=True)
         self.live.set()
+        ended = operations.completed(operation, outcome.result)
+        self._context.done.announce(operation.id, ended)
 
     async def _fail(self, operation: Operation, why: wire.Failure) -> None:
         async def fail(db: AsyncSession) -> None:
@@ -439,6 +456,8 @@ class SessionRunner:
             await forget_weights(db, self._id)
             return session
 
+        if self._completing is not None:  # as far as it goes: it may be what failed
+            await asyncio.wait((self._completing,))
         await self._saver.settled()
         await self._let_go(await self._context.change(end))
 

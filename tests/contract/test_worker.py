@@ -197,6 +197,40 @@ async def test_what_has_run_is_not_run_again_for_an_offer(
     assert (await client.get("/v1/usage/totals")).json()["tokens"]["train"] == 3
 
 
+async def test_the_next_one_runs_while_the_last_is_written_and_neither_is_lost(
+    service: Hosted, client: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database takes no completion, the worker goes on by one, and stops then."""
+    change, free = Context.change, asyncio.Event()
+
+    async def slow(self: Context, work: Any, *, keyed: bool = False) -> Any:
+        if keyed:
+            await free.wait()
+        return await change(self, work, keyed=keyed)
+
+    monkeypatch.setattr(Context, "change", slow)
+    waiting = [asyncio.create_task(held(client, 1, FORWARD_BACKWARD))]
+    await eventually(partial(is_stored, service, 1))
+    waiting.append(asyncio.create_task(held(client, 2, STEP)))
+    waiting.append(asyncio.create_task(held(client, 3, FORWARD_BACKWARD)))
+    await eventually(lambda: [model.step for model in service.engine.models.values()] == [1])
+    for task in waiting:
+        task.cancel()
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(each, asyncio.CancelledError) for each in found)
+    async with service.database.ask() as db:
+        states = (await db.scalars(select(Operation.status).order_by(Operation.number))).all()
+    assert set(states[1:]) <= {"pending", "running"}
+    worker, engine = await succeed(service, tmp_path)
+    free.set()
+    done = [await do(client, number, body) for number, body in ((1, FORWARD_BACKWARD), (2, STEP))]
+    assert [each["status"] for each in done] == ["completed", "completed"]
+    assert (await do(client, 4, STEP))["result"]["metrics"]["step"] == 2
+    assert [model.step for model in engine.models.values()] == [2]
+    assert (await client.get("/v1/usage/totals")).json()["tokens"]["train"] == 6
+    await worker.close()
+
+
 class Away(LocalBlobStore):
     """An object store that answers only once it has been asked a few times."""
 
