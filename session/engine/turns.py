@@ -87,4 +87,4 @@ class Turns:
     def _turn(self) -> None:
         begun = time.perf_counter()
         self._turns.popleft()()
-        self._owed = time.perf_counter() - begun if self._has_passes else 0.0
+        self._owed = time.perf_counter() - begun  # also to a request that came meanwhile

@@ -24,8 +24,10 @@ class Work:
         self.turns = Turns(self._pass, start=lambda: self.said.append("start"))
         self._all: list[Future[Any]] = [self.turns.take(self._gate.wait)]
 
-    def take(self, name: str, seconds: float) -> Future[str]:
-        return self._add(self.turns.take, name, seconds)
+    def take(
+        self, name: str, seconds: float, *, meanwhile: Callable[[], None] | None = None
+    ) -> Future[str]:
+        return self._add(self.turns.take, name, seconds, meanwhile)
 
     def note(self, name: str) -> Future[str]:
         return self._add(self.turns.note, name, 0.0)
@@ -42,10 +44,16 @@ class Work:
             each.exception()
 
     def _add(
-        self, add: Callable[[Callable[[], str]], Future[str]], name: str, seconds: float
+        self,
+        add: Callable[[Callable[[], str]], Future[str]],
+        name: str,
+        seconds: float,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Future[str]:
         def job() -> str:
             self.said.append(name)
+            if meanwhile is not None:
+                meanwhile()
             self._now += seconds
             return name
 
@@ -90,6 +98,17 @@ def test_sampling_has_as_much_time_as_training_had(work: Work) -> None:
     passes = ["pass"] * 3
     expected = ["n", "three seconds", *passes, "half a second", "pass", "four seconds"]
     assert work.said[1:][: len(expected)] == expected
+
+
+def test_a_request_that_comes_during_a_turn_waits_for_no_other_one(work: Work) -> None:
+    def come() -> None:
+        work.passes = 2
+        work.note("request")
+
+    work.take("long", 3, meanwhile=come)
+    work.take("next", 1)
+    work.begin()
+    assert work.said[1:][:5] == ["long", "request", "pass", "pass", "next"]
 
 
 def test_training_alone_waits_for_no_pass(work: Work) -> None:
