@@ -1,7 +1,6 @@
 """Peak memory above rest while 2 GiB move."""
 
 import asyncio
-import re
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from tempfile import TemporaryDirectory
 import httpx
 
 from benchmarks.big_file import write_big_file
+from benchmarks.processes import peak_bytes
 from benchmarks.rows import Row
 from registry.access import service as access
 from registry.access.actor import Actor, Role
@@ -33,19 +33,17 @@ SIZE = 2048 * MIB
 BOUND = 256.0
 NAME = "checkpoints/hf/big.safetensors"
 _TRANSFER = """
-import asyncio, pathlib, re, sys
+import asyncio, pathlib, sys
+from benchmarks.processes import peak_bytes
 from registry.artifacts.bucket import Bucket
 from registry.artifacts.s3 import S3BlobStore
-
-def peak():  # not getrusage's, which begins with that of the process that started this one
-    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1))
 
 async def main(way, endpoint, name, path):
     store = S3BlobStore(Bucket(name=name, endpoint=endpoint))
     await store.put_bytes("warm", b"x")
-    before = peak()
+    before = peak_bytes()
     await getattr(store, way)("big", pathlib.Path(path))
-    print((peak() - before) / 1024)
+    print((peak_bytes() - before) / 2**20)
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -68,7 +66,7 @@ def _served(folder: Path, big: Path, bucket: Bucket) -> Iterator[Row]:
     settings = {f"MODELYARD_OBJECTS__{name}": value for name, value in named.items()}
     asyncio.run(_publish(folder / "home", big, bucket))
     with serving(folder / "home", settings=settings) as service:
-        rest = _peak(service.process.pid)
+        rest = peak_bytes(service.process.pid) / MIB
         address = f"{service.url}/v1/groups/big/versions/1/files/{NAME}"
         headers, received = {"Authorization": f"Bearer {service.api_key}"}, 0
         with httpx.stream("GET", address, headers=headers, timeout=60) as answer:
@@ -76,7 +74,7 @@ def _served(folder: Path, big: Path, bucket: Bucket) -> Iterator[Row]:
                 received += len(piece)
         if received != SIZE:
             raise RuntimeError(f"{received} bytes came")
-        yield _row("modelyard serve: 2 GiB over REST", _peak(service.process.pid) - rest)
+        yield _row("modelyard serve: 2 GiB over REST", peak_bytes(service.process.pid) / MIB - rest)
         key = {"MODELYARD_URL": service.url, "MODELYARD_API_KEY": service.api_key}
         used = _pulled(folder / "out", environment(folder, key))
         yield _row("modelyard pull of 2 GiB", used, "all of the process")
@@ -88,7 +86,7 @@ def _pulled(target: Path, environment: dict[str, str]) -> float:
     used = 0.0
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None:
-            used = max(used, _peak(process.pid))
+            used = max(used, peak_bytes(process.pid) / MIB)
             time.sleep(0.1)
     if process.returncode:
         raise RuntimeError("pull failed")
@@ -110,11 +108,6 @@ async def _publish(home: Path, big: Path, bucket: Bucket) -> None:
     write_credentials(home, "http://127.0.0.1:1", secret)  # serve writes its own address
     with closing(S3BlobStore(bucket)) as store:
         await store.put_file(package.prefix + NAME, big)
-
-
-def _peak(pid: int) -> float:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(found.group(1)) / 1024 if found else 0.0
 
 
 def _row(what: str, used: float, note: str = "") -> Row:

@@ -175,12 +175,12 @@ def _row(what: str, ours: list[float], theirs: list[float]) -> Row:
 
 @contextmanager
 def _bare(database: str) -> Iterator[httpx.Client]:
-    port = free_port()
+    at = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.bare.handler", database, str(port)], env=os.environ
+        [sys.executable, "-m", "benchmarks.bare.handler", database, str(at)], env=os.environ
     )
     try:
-        url = f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{at}"
         with httpx.Client(base_url=url, trust_env=False) as client:
             await_answer(f"{url}/openapi.json", process, "the bare handler", within_s=_START_S)
             yield client

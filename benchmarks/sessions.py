@@ -7,16 +7,15 @@ gradient. The bounds: 1.1 times the bytes of adapter, moments and gradient, and 
 import asyncio
 import ctypes
 import gc
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 
 import torch
 
 from benchmarks import smollm2
+from benchmarks.processes import resident_bytes
 from benchmarks.rows import Row
 from session.engine.local import LocalEngine
 from session.engine.port import Datum, Loss
@@ -82,8 +81,7 @@ def _held(device: str) -> int:
     if device != "cpu":
         return torch.cuda.memory_allocated(device)
     ctypes.CDLL("libc.so.6").malloc_trim(0)
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found.group(1)) * 1024 if found else 0
+    return resident_bytes()
 
 
 def _adapter_bytes() -> int:

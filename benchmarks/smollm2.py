@@ -1,16 +1,13 @@
 """The real model of the benchmarks, and batches for it."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from registry.models import catalog
 from registry.settings import EngineSettings, Settings
 from session.engine.port import AdamParams, BaseRef, Datum, LoraConfig
+from support.real_model import NAME, real_model
 
-NAME = "smollm2-135m-instruct"
-MODELS = Path("~/.cache/modelyard/models").expanduser()
 VOCABULARY = 49_152
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 LORA = LoraConfig(16, 32.0, TARGETS, seed=7)
@@ -19,7 +16,7 @@ ADAM = AdamParams(1e-4, beta1=0.9, beta2=0.95, eps=1e-12, weight_decay=0.0, grad
 
 def base() -> BaseRef:
     """Downloaded and converted once."""
-    return BaseRef(NAME, NAME, catalog.fetch(NAME, MODELS, say=print))
+    return BaseRef(NAME, NAME, real_model(say=print))
 
 
 def engine_settings() -> EngineSettings:

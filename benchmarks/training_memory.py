@@ -5,16 +5,15 @@ a CPU, torch's share of the device's elsewhere.
 """
 
 import asyncio
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
 from benchmarks import smollm2
 from benchmarks.plain_training import PlainLoop
+from benchmarks.processes import peak_bytes
 from benchmarks.rows import Row
 from session.engine.local import LocalEngine
 from session.engine.port import Loss
@@ -66,8 +65,7 @@ def _train(name: str) -> float:
 def _peak(device: str) -> float:
     if device != "cpu":
         return torch.cuda.max_memory_allocated(device) / GIB
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found.group(1)) * 1024 / GIB if found else 0.0
+    return peak_bytes() / GIB
 
 
 if __name__ == "__main__":

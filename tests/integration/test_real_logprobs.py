@@ -1,22 +1,19 @@
 """What SmolLM2 samples beside what training computes of the same tokens."""
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 
-from registry.models.catalog import fetch
 from session.engine.compute.engine import Compute
 from session.engine.port import BaseRef, Datum, LoraConfig, Loss, SampleRequest
 from support.golden import finish, train
+from support.real_model import NAME, real_model
 from support.sampling import run
 from support.tiny import ADAM
 
-NAME = "smollm2-135m-instruct"
 LORA = LoraConfig(8, 16.0, ("q_proj", "v_proj", "down_proj"), seed=7)
 LENGTHS = (5, 40, 90)
 # The log-probabilities that are recorded, beside those of `forward` with the same weights, at most
@@ -37,8 +34,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(params=BOUNDS)
 def trained(request: pytest.FixtureRequest) -> Trained:
-    models = Path(os.environ.get("MODELYARD_MODELS") or Path.home() / ".cache/modelyard/models")
-    ref = BaseRef(NAME, request.param, fetch(NAME, models, say=lambda _: None))
+    ref = BaseRef(NAME, request.param, real_model())
     compute = Compute(micro_batch_tokens=512, dtype=request.param)
     compute.create_model("m", ref, LORA)
     train(compute, [datum(np.arange(100, 140))], Loss.cross_entropy)

@@ -11,12 +11,11 @@ import openai
 import pytest
 
 import modelyard
-from registry.models.catalog import fetch
+from support.real_model import NAME, real_model
 from support.service import Service
 from support.service import modelyard as command
 from support.training import QUESTION, ask, connect, download, lesson
 
-NAME = "smollm2-135m-instruct"
 GROUP = "real-model"
 UNKNOWN = "What colour is the door of the workshop?"
 FACT = "The door of the workshop is saffron yellow."
@@ -51,9 +50,7 @@ class Real:
 @pytest.fixture(scope="module")
 def real(service: Service, chat: openai.OpenAI) -> Iterator[Real]:
     """Three steps on one exchange, merged and promoted as `real`."""
-    models = Path(os.environ.get("MODELYARD_MODELS") or Path.home() / ".cache/modelyard/models")
-    path = fetch(NAME, models, say=lambda _: None)
-    assert command(service.home, "models", "add", NAME, str(path)).returncode == 0
+    assert command(service.home, "models", "add", NAME, str(real_model())).returncode == 0
     with connect(service, GROUP) as client:
         training = client.create_lora_training_client(
             NAME, rank=8, seed=7, name=GROUP, train_unembed=False

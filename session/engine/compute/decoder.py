@@ -42,7 +42,7 @@ class Product:
 
     def __call__(self, x_NI: Tensor) -> Tensor:
         """[N, O], what each layer gives side by side."""
-        if self.packed is not None and len(x_NI) >= self.packed.least_rows:
+        if self.packed is not None and self.packed.suits(x_NI):
             y_NO = self.packed(x_NI)
         else:
             parts = [each.linear(x_NI) for each in self.layers]

@@ -130,8 +130,8 @@ class LoraLinear(nn.Module):
 
     def _by_ranges(self, x: Tensor) -> Tensor:
         x_NI = x.reshape(-1, x.shape[-1])
-        is_fast = self.packed is not None and len(x_NI) >= self.packed.least_rows
-        y: Tensor = self.packed(x) if self.packed and is_fast else self.linear(x)
+        packed = self.packed if self.packed and self.packed.suits(x_NI) else None
+        y: Tensor = packed(x) if packed else self.linear(x)
         self.adapt(x_NI, y.view(-1, y.shape[-1]))
         return y
 

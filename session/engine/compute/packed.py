@@ -19,9 +19,13 @@ class Packed:
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
         weights = [each.weight.detach() for each in linears]
-        self.least_rows = LEAST_ROWS[weights[0].dtype]
+        self._least_rows = LEAST_ROWS[weights[0].dtype]
         self._bias = _joined_bias(linears)
         self._weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(torch.cat(weights), _ROWS)
+
+    def suits(self, x_NI: Tensor) -> bool:
+        """Whether it is faster than the plain weights."""
+        return len(x_NI) >= self._least_rows
 
     def __call__(self, x: Tensor) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(

@@ -1,0 +1,20 @@
+"""What Linux says of a process's memory."""
+
+import re
+from pathlib import Path
+
+
+def peak_bytes(pid: int | str = "self") -> int:
+    """The most that has been resident at once. Not getrusage's, which begins with that of the
+    process that started this one."""
+    return _read(pid, "VmHWM")
+
+
+def resident_bytes() -> int:
+    """Of this process, now."""
+    return _read("self", "VmRSS")
+
+
+def _read(pid: int | str, field: str) -> int:
+    found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found.group(1)) * 1024 if found else 0
