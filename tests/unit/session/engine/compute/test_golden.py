@@ -17,8 +17,8 @@ from support.tiny import ADAM, LORA, tiny_datum
 LENGTHS = [7, 30, 2, 16, 25, 1, 12, 9]
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
 EVERYTHING = replace(LORA, targets=TARGETS)
-# Bounds of the log-probabilities and of a datum's loss, of the loss of all (both beside the sum of
-# its terms), of a tensor's gradient.
+# Bounds of the log-probabilities, of a loss beside the sum of its terms (of each datum, and of all),
+# and of a tensor's gradient.
 BOUNDS = {"float64": (1e-9, 1e-9, 1e-9), "float32": (1e-5, 1e-6, 1e-5)}
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),  # in PEFT
@@ -58,13 +58,13 @@ def new_compute(ref: BaseRef, adapter: Path, dtype: str, *, tokens: int = 40) ->
 
 
 def assert_same_losses(results: Sequence[LossOutput], wanted: Golden, dtype: str) -> None:
-    each_one, together, _ = BOUNDS[dtype]
+    of_logprobs, of_losses, _ = BOUNDS[dtype]
     for result, terms, scores in zip(results, wanted.terms, wanted.logprobs, strict=True):
-        np.testing.assert_allclose(result.logprobs, scores.numpy(), rtol=0, atol=each_one)
-        assert abs(result.loss - float(terms.sum())) <= each_one * float(terms.abs().sum())
+        np.testing.assert_allclose(result.logprobs, scores.numpy(), rtol=0, atol=of_logprobs)
+        assert abs(result.loss - float(terms.sum())) <= of_losses * float(terms.abs().sum())
     every = torch.cat([terms.flatten() for terms in wanted.terms]).double()
     total = sum(result.loss for result in results)
-    assert abs(total - float(every.sum())) <= together * float(every.abs().sum())
+    assert abs(total - float(every.sum())) <= of_losses * float(every.abs().sum())
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
