@@ -6,7 +6,7 @@ the loop does it itself: all but what may wait, for another writer or for the di
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any, Self
@@ -21,6 +21,7 @@ class Connection(aiosqlite.Connection):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """With what `sqlite3.connect` takes. It opens when it is awaited."""
+        options["check_same_thread"] = False
         super().__init__(partial(sqlite3.connect, *arguments, **options), _ROWS_AT_ONCE)
         self._thread.daemon = True  # one that nobody closes holds up no end
         self._begun = self._ended = 0  # each is counted by one thread alone
@@ -51,38 +52,42 @@ class Connection(aiosqlite.Connection):
 
     async def run(self, cursor: "Cursor", statement: str, parameters: Any, *, many: bool) -> None:
         opening, self._opening = self._opening, None
-        self._begun += 1
-        is_idle = self._begun == self._ended + 1
-        if self._is_keyed and is_idle and (opening is None or self._opens_at_once(opening)):
-            return self._run(cursor, None, statement, parameters, many)
-        await self._execute(  # type: ignore[no-untyped-call]
-            self._run, cursor, opening, statement, parameters, many
-        )
+        work = partial(self._run, cursor, opening, statement, parameters, many)
+        is_idle = self._begun == self._ended
+        if not (self._is_keyed and is_idle and self._is_done_at_once(work)):
+            self._begun += 1
+            await self._execute(self._in_turn, work)  # type: ignore[no-untyped-call]
 
-    def _opens_at_once(self, opening: str) -> bool:
+    def _is_done_at_once(self, work: Callable[[], None]) -> bool:
+        """False where it would have to wait for somebody else: then nothing is done."""
         self._conn.execute("PRAGMA busy_timeout=0")
         try:
-            self._conn.execute(opening)
-        except sqlite3.OperationalError:
-            return False  # somebody else writes; whatever it is, the next try waits, or says it
+            work()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            return False
         else:
             return True
         finally:
             self._conn.execute(f"PRAGMA busy_timeout={self._patience_ms}")
 
+    def _in_turn(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        finally:
+            self._ended += 1
+
     def _run(
         self, cursor: "Cursor", opening: str | None, statement: str, parameters: Any, many: bool
     ) -> None:
-        try:
-            with closing(self._conn.cursor()) as real:
-                if opening is not None:
-                    real.execute(opening)
-                (real.executemany if many else real.execute)(statement, parameters)
-                cursor.rows = real.fetchall() if real.description else []
-                cursor.description = real.description
-                cursor.rowcount, cursor.lastrowid = real.rowcount, real.lastrowid
-        finally:
-            self._ended += 1
+        with closing(self._conn.cursor()) as real:
+            if opening is not None:
+                real.execute(opening)
+            (real.executemany if many else real.execute)(statement, parameters)
+            cursor.rows = real.fetchall() if real.description else []
+            cursor.description = real.description
+            cursor.rowcount, cursor.lastrowid = real.rowcount, real.lastrowid
 
 
 class Cursor:

@@ -206,13 +206,13 @@ class Owner:
 async def complete(
     db: AsyncSession,
     operation: Operation,
-    result: wire.Result,
+    packed: bytes,
     *,
     owner: Owner,
     counts: Mapping[Category, int],
 ) -> None:
-    """Result, status and usage become true together."""
-    log, packed = LogRepository(db, owner.session_id), wire.pack(result)
+    """Result, status and usage become true together. `packed` is a `wire.Result`."""
+    log = LogRepository(db, owner.session_id)
     await log.end(operation.id, OperationStatus.completed, result=packed)
     await usage.record(
         db,
@@ -251,9 +251,11 @@ def _ended(
     )
 
 
-async def skip_open(db: AsyncSession, session: TrainingSession, *, why: str) -> None:
-    """End what can no longer run, each with the reason."""
-    for operation in await LogRepository(db, session.id).open():
+async def skip_open(db: AsyncSession, session: TrainingSession, *, why: str) -> list[str]:
+    """End what can no longer run, each with the reason; their ids."""
+    skipped = await LogRepository(db, session.id).open()
+    for operation in skipped:
         operation.status = OperationStatus.skipped
         operation.error = {"kind": "conflict", "message": why}
         operation.completed_at = now()
+    return [operation.id for operation in skipped]

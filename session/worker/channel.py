@@ -25,7 +25,8 @@ class WorkerChannel:
         self._database = database
         self._held: Line | None = None
         self._known_until = 0.0
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[Line] | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=2.0),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
@@ -33,6 +34,9 @@ class WorkerChannel:
         )
 
     async def close(self) -> None:
+        for task in self._retiring:
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
         if self._held is not None:
             await self._held.close()
         await self._http.aclose()
@@ -48,9 +52,13 @@ class WorkerChannel:
         """Wake the session and wait for what the operation comes to: a `wire.Operation`, packed.
         None where the worker can't tell, or not yet. An `offer` is of what the log holds already.
         """
-        question = Question(place, seconds, offer)
+        end = monotonic() + seconds
+
+        async def ask(line: Line) -> bytes:
+            return await line.ask(Question(place, max(0.0, end - monotonic()), offer))
+
         try:
-            return await self._by_line(lambda line: line.ask(question)) or None
+            return await self._by_line(ask) or None
         except WorkerAway:
             return None
 
@@ -71,26 +79,37 @@ class WorkerChannel:
         except httpx.HTTPError as error:
             raise WorkerAway(type(error).__name__) from error
 
-    async def _line(self) -> Line:
-        """To the newest worker, which may be another one since it was looked up."""
-        async with self._opening:
-            held = self._held
-            if held is not None and held.is_open and monotonic() < self._known_until:
-                return held
-            worker = await self._newest()
-            if held is None or not held.is_open or held.worker_id != worker.id:
-                self._held = await Line.open(worker)
-                if held is not None:
-                    await held.close()
-            self._known_until = monotonic() + _KNOWN_S
-            assert self._held is not None
-            return self._held
-
     async def _by_line(self, say: Callable[[Line], Awaitable[T]]) -> T:
-        with suppress(WorkerAway):
-            return await say(await self._line())
-        self._known_until = 0.0
+        """By the line that is held, and else to the newest worker, which may be another one."""
+        if (held := self._held) is not None and held.is_open and monotonic() < self._known_until:
+            with suppress(WorkerAway):
+                return await say(held)
+            self._known_until = 0.0
         return await say(await self._line())
+
+    async def _line(self) -> Line:
+        """Opened once for all who want it at a time, who share its failure too."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+            self._opening.add_done_callback(self._opened)
+        return await asyncio.shield(self._opening)
+
+    def _opened(self, opening: asyncio.Task[Line]) -> None:
+        self._opening = None
+        if not opening.cancelled():
+            opening.exception()  # whoever still waits for it is told; it may be nobody
+
+    async def _open(self) -> Line:
+        held, worker = self._held, await self._newest()
+        if held is None or not held.is_open or held.worker_id != worker.id:
+            self._held = await Line.open(worker)
+            if held is not None:
+                task = asyncio.create_task(held.retire())
+                self._retiring.add(task)
+                task.add_done_callback(self._retiring.discard)
+        self._known_until = monotonic() + _KNOWN_S
+        assert self._held is not None
+        return self._held
 
     async def _newest(self) -> Worker:
         async with self._database.read() as db:

@@ -4,6 +4,7 @@ import asyncio
 from itertools import count
 
 import msgspec
+import structlog
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
@@ -11,8 +12,10 @@ from session.lifecycle.errors import WorkerAway
 from session.lifecycle.model import Worker
 from session.operations.model import Operation, OperationStatus
 
+log = structlog.get_logger()
 LINE = "/line"
 _CONNECT_S = 2.0
+_HINT_S = 2.0
 _SLACK_S = 5.0  # for the way of an answer that takes as long as it may
 
 
@@ -79,7 +82,7 @@ class Line:
         self.worker_id = worker_id
         self._socket = socket
         self._numbers = count()
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._waiting: dict[int, asyncio.Future[bytes | None]] = {}
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
@@ -90,6 +93,7 @@ class Line:
                 url,
                 additional_headers={"Authorization": f"Bearer {worker.secret}"},
                 open_timeout=_CONNECT_S,
+                close_timeout=_CONNECT_S,
                 compression=None,
                 max_size=None,  # a result is as large as the batch that it is of
                 proxy=None,
@@ -103,20 +107,35 @@ class Line:
         return not self._reading.done()
 
     async def ask(self, question: Question) -> bytes:
+        """Empty where nothing comes in time."""
         number = next(self._numbers)
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         try:
             async with asyncio.timeout(question.seconds + _SLACK_S):
                 await self._send(Asked(number, question))
-                return await answer
+                packed = await answer
         except TimeoutError:
-            raise WorkerAway("it does not answer") from None
+            return b""
         finally:
             del self._waiting[number]
+        if packed is None:
+            raise WorkerAway("it hung up")
+        return packed
 
     async def wake(self, session_id: str | None) -> None:
-        await self._send(Asked(next(self._numbers), Wake(session_id)))
+        try:
+            async with asyncio.timeout(_HINT_S):
+                await self._send(Asked(next(self._numbers), Wake(session_id)))
+        except TimeoutError:
+            raise WorkerAway("it does not listen") from None
+
+    async def retire(self) -> None:
+        """Close, once nobody waits for an answer: a worker that is no longer the newest may still
+        be at work."""
+        if self._waiting:
+            await asyncio.wait(set(self._waiting.values()))
+        await self.close()
 
     async def close(self) -> None:
         await self._socket.close()
@@ -141,7 +160,10 @@ class Line:
                     answer.set_result(answered.packed)
         except ConnectionClosed:
             return
+        except msgspec.MsgspecError as error:
+            log.exception("line.misread", worker=self.worker_id, exc_info=error)
+            self._socket.transport.abort()
         finally:
             for answer in self._waiting.values():
                 if not answer.done():
-                    answer.set_exception(WorkerAway("it hung up"))
+                    answer.set_result(None)

@@ -222,7 +222,7 @@ class SessionRunner:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), _POLL_S)
         self._wake.clear()
-        offered = self._offered.pop(self._next, None)
+        offered = self._offered.pop(self._next, None) if self.live.is_set() else None
         if offered is not None:
             await self._run_next(offered)
             return True
@@ -257,6 +257,8 @@ class SessionRunner:
         return self.live.is_set() and number >= self._next
 
     async def _run(self, operation: Operation, *, is_replay: bool = False) -> None:
+        if operation.kind in _SAID_FIRST:
+            await self._completed()
         try:
             outcome = await (self._again if is_replay else self._first)(operation)
         except Unrestorable:
@@ -290,7 +292,6 @@ class SessionRunner:
         the middle of it, either is run again. What the session begins with, and a save, which may
         end after those behind it, are always said."""
         if operation.kind in _SAID_FIRST:
-            await self._completed()
             await self._context.change(partial(self._claim, operation))
             return await self._try(operation)
         work = asyncio.create_task(self._try(operation))
@@ -412,10 +413,12 @@ class SessionRunner:
         self._ancestors.append(package.id)
 
     async def _complete(self, operation: Operation, outcome: Outcome, *, step: int) -> None:
+        packed = wire.pack(outcome.result)
+
         async def complete(db: AsyncSession) -> None:
             await WorkerRepository(db).advance(self._id, number=operation.number + 1, step=step)
             await operations.complete(
-                db, operation, outcome.result, owner=self._owner, counts=outcome.counts
+                db, operation, packed, owner=self._owner, counts=outcome.counts
             )
             if outcome.measured and outcome.step is not None:
                 numbers = outcome.measured
@@ -426,7 +429,8 @@ class SessionRunner:
                 if session.status == Status.created:
                     session.move(Status.running)
 
-        await self._context.change(complete, keyed=True)
+        is_short = len(packed) <= operations.INLINE_BYTES
+        await self._context.change(complete, keyed=is_short)
         self.live.set()
         ended = operations.completed(operation, outcome.result)
         self._context.done.announce(operation.id, ended)
@@ -440,26 +444,38 @@ class SessionRunner:
             session = await WorkerRepository(db).require(self._id)
             if session.is_live:
                 await lifecycle.end(db, session, Status.failed, error=why.message)
-                await operations.skip_open(db, session, why=f"the session failed: {why.message}")
+                reason = f"the session failed: {why.message}"
+                skipped[:] = await operations.skip_open(db, session, why=reason)
 
+        skipped: list[str] = []
         await self._context.change(fail)
+        self._tell_of(skipped)
+
+    def _tell_of(self, ended: Sequence[str]) -> None:
+        for operation_id in ended:
+            self._context.done.announce(operation_id)
 
     async def _end(self, status: Status, *, why: str | None = None) -> None:
         """Publish what is still being written, then let go of everything the session held."""
+
+        skipped: list[str] = []
 
         async def end(db: AsyncSession) -> TrainingSession:
             session = await WorkerRepository(db).require(self._id, lock=True)
             if session.is_live:
                 await lifecycle.end(db, session, status, error=why)
             ended = f"the session {'failed' if status == Status.failed else f'is {status}'}"
-            await operations.skip_open(db, session, why=f"{ended}: {why}" if why else ended)
+            reason = f"{ended}: {why}" if why else ended
+            skipped[:] = await operations.skip_open(db, session, why=reason)
             await forget_weights(db, self._id)
             return session
 
         if self._completing is not None:  # as far as it goes: it may be what failed
-            await asyncio.wait((self._completing,))
+            await asyncio.gather(self._completing, return_exceptions=True)
         await self._saver.settled()
-        await self._let_go(await self._context.change(end))
+        session = await self._context.change(end)
+        self._tell_of(skipped)
+        await self._let_go(session)
 
     async def _let_go(self, session: TrainingSession) -> None:
         """Nobody replays an ended session or samples from it: its bodies and weights go too."""

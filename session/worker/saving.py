@@ -147,7 +147,7 @@ class Saver:
                 result = wire.Result(version=str(PackageRef(plan.group, package.version)))
             session.last_active_at = now()
             owner = operations.Owner(plan.account_id, plan.session_id, plan.base.name)
-            await operations.complete(db, operation, result, owner=owner, counts={})
+            await operations.complete(db, operation, wire.pack(result), owner=owner, counts={})
             return version
 
         self._versions[plan.operation_id] = await self._context.change(publish)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.datastructures import Headers
@@ -18,6 +19,7 @@ from session.sampling.frames import Ask, encode
 from session.worker.line import LINE, Answered, Asked, Question, Wake
 from session.worker.process import Worker
 
+log = structlog.get_logger()
 MAX_WAIT_S = 30.0
 _WRONG_SECRET, _NO_SUCH_LINE = 4401, 4404
 
@@ -71,6 +73,9 @@ class _Lines:
             found = await self._worker.outcome(question.place, seconds, offer=question.offer)
         except DatabaseTrouble:
             found = None  # who asks reads the row itself, and tells of the trouble
+        except Exception as error:  # the worker's edge: logged, and nobody waits for it in vain
+            log.error("question.failed", operation=question.place.operation_id, exc_info=error)
+            found = None
         packed = b"" if found is None else wire.pack(found)
         answer = msgspec.msgpack.encode(Answered(number, packed))
         await send({"type": "websocket.send", "bytes": answer})

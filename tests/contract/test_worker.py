@@ -26,6 +26,7 @@ from session.cli.installation import migrations
 from session.cli.root import main
 from session.engine.port import AdamParams, EngineError, StepResult
 from session.lifecycle.model import TrainingSession
+from session.operations import service as service_of_operations
 from session.operations.model import Operation
 from session.operations.service import accept, packed_body
 from session.worker import runner
@@ -146,7 +147,7 @@ async def held(client: httpx.AsyncClient, number: int, body: Any) -> dict[str, A
     form = {"number": number, "token": f"t{number}", "body": body}
     answer = await client.post("/v1/sessions/s1/operations?wait=20", json=form)
     found: dict[str, Any] = answer.json()
-    assert found["status"] in ("completed", "failed"), found
+    assert found["status"] in ("completed", "failed", "skipped"), found
     return found
 
 
@@ -229,6 +230,49 @@ async def test_the_next_one_runs_while_the_last_is_written_and_neither_is_lost(
     assert [model.step for model in engine.models.values()] == [2]
     assert (await client.get("/v1/usage/totals")).json()["tokens"]["train"] == 6
     await worker.close()
+
+
+async def test_what_is_offered_to_a_session_that_fails_to_begin_is_skipped(
+    service: Hosted, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await do(client, 1, SAVE)
+    (config,) = [key for key in await service.store.keys("") if key.endswith("_config.json")]
+    await service.store.put_bytes(config, b"{}")
+    free, make = asyncio.Event(), service.engine.create_model
+
+    async def slow(*given: Any, **named: Any) -> None:
+        await free.wait()
+        await make(*given, **named)
+
+    monkeypatch.setattr(service.engine, "create_model", slow)
+    await client.post("/v1/sessions", json={"from_version": "g1@1", "name": "s2"})
+    form = {"number": 1, "token": "t", "body": FORWARD_BACKWARD}
+    asking = asyncio.create_task(client.post("/v1/sessions/s2/operations?wait=20", json=form))
+    runners = service.worker._runners
+    await eventually(lambda: any(each._offered for each in runners.values()))
+    free.set()
+    assert (await asking).json()["status"] == "skipped"
+    assert (await client.get("/v1/sessions/s2")).json()["status"] == "failed"
+    assert (await client.get("/v1/usage/totals")).json()["tokens"]["train"] == 0
+
+
+async def test_an_end_that_cannot_be_written_is_no_failure_of_the_save_behind_it(
+    service: Hosted, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = service_of_operations.complete
+
+    async def fails(db: Any, operation: Operation, *given: Any, **named: Any) -> None:
+        if operation.number == 1:
+            raise RuntimeError("a fault of ours")
+        await complete(db, operation, *given, **named)
+
+    monkeypatch.setattr(service_of_operations, "complete", fails)
+    behind = asyncio.create_task(held(client, 2, SAVE))
+    await eventually(partial(is_stored, service, 2))
+    first = await submit(client, 1, FORWARD_BACKWARD)
+    assert (await ended(client, first))["status"] == "skipped"
+    assert (await behind)["status"] == "skipped"
+    assert (await client.get("/v1/sessions/s1")).json()["status"] == "failed"
 
 
 class Away(LocalBlobStore):

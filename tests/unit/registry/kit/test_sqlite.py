@@ -87,6 +87,25 @@ async def test_a_transaction_that_fails_at_its_first_statement_is_over(database:
     assert await values(database) == ["held", "after"]
 
 
+async def test_a_question_that_must_wait_leaves_the_loop_to_others(tmp_path: Path) -> None:
+    """With a journal instead of WAL, whoever writes keeps readers out."""
+    path = tmp_path / "journal.db"
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute(TABLE)
+    writer.execute("BEGIN EXCLUSIVE")
+    connection: Any = await sqlite.Connection(path, isolation_level=None, timeout=60)
+    connection.begin(None, is_keyed=True)
+    cursor = connection.cursor()
+    asking = asyncio.create_task(cursor.execute("SELECT count(*) FROM t"))
+    await asyncio.sleep(0.1)
+    assert not asking.done()
+    writer.execute("COMMIT")
+    await asking
+    assert await cursor.fetchall() == [(0,)]
+    await connection.close()
+    writer.close()
+
+
 async def test_what_is_rolled_back_is_gone(database: Database) -> None:
     async def fails() -> None:
         async with database.begin() as db:

@@ -17,7 +17,7 @@ from support.tiny import ADAM, LORA, tiny_datum
 LENGTHS = [7, 30, 2, 16, 25, 1, 12, 9]
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
 EVERYTHING = replace(LORA, targets=TARGETS)
-# Bounds of the log-probabilities, of a loss beside the sum of its terms (of each datum, and of all),
+# Bounds of the log-probabilities, of a loss beside the sum of its terms (each, and all together),
 # and of a tensor's gradient.
 BOUNDS = {"float64": (1e-9, 1e-9, 1e-9), "float32": (1e-5, 1e-6, 1e-5)}
 pytestmark = [
