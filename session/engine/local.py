@@ -13,6 +13,7 @@ from collections.abc import (
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from registry.kit.threads import in_own_thread
 from session.engine.port import (
     AdamParams,
     BaseRef,
@@ -101,7 +102,7 @@ class LocalEngine:
         # A model in training never changes, it is replaced: the reference is the copy.
         training = await self._run(lambda: self._compute.model(model_id))
         writing = asyncio.create_task(
-            asyncio.to_thread(self._write, training, target, with_optimizer=with_optimizer)
+            in_own_thread(self._write, training, target, with_optimizer=with_optimizer)
         )
         self._saves.add(writing)
         writing.add_done_callback(self._saves.discard)

@@ -1,6 +1,5 @@
 """Make a merged version of a state or an adapter, as its row asks."""
 
-import asyncio
 from collections.abc import Sequence
 
 import structlog
@@ -8,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from exporters.merge import merge
 from registry.kit.ids import new_id
+from registry.kit.threads import in_own_thread
 from registry.packages import service as packages
 from registry.packages import writes
 from registry.packages.errors import WriteCollected
@@ -54,7 +54,7 @@ async def _merge(context: Context, asked: Merge) -> None:
     source, found = await context.look(lambda db: stored(db, asked.account_id, ref))
     base = await context.bases.readable(source.base_model)
     async with on_disk(context.store, found.parts(ADAPTER), context.workdir) as folder:
-        await asyncio.to_thread(merge, base.path, folder / ADAPTER, folder / MERGED)
+        await in_own_thread(merge, base.path, folder / ADAPTER, folder / MERGED)
         while True:
             try:
                 actor = account_actor(asked.account_id)

@@ -14,6 +14,7 @@ from exporters.merge import merge
 from registry.access.actor import Actor
 from registry.kit.clock import now
 from registry.kit.ids import new_id
+from registry.kit.threads import in_own_thread
 from registry.packages import service as packages
 from registry.packages import writes
 from registry.packages.errors import WriteCollected
@@ -112,7 +113,7 @@ class Saver:
         await written
         if plan.body.kind == "merged":
             base = await self._context.bases.readable(plan.base.name)
-            await asyncio.to_thread(merge, base.path, folder / ADAPTER, folder / MERGED)
+            await in_own_thread(merge, base.path, folder / ADAPTER, folder / MERGED)
 
     async def _keep(
         self,
