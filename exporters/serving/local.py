@@ -54,7 +54,8 @@ class _Child:
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
-            await asyncio.wait_for(self._process.wait(), _PATIENCE_S)
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

@@ -103,7 +103,8 @@ class Deployer:
 
     async def _sleep(self, seconds: float) -> None:
         try:
-            await asyncio.wait_for(self._awake.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._awake.wait()
         except TimeoutError:
             return
         self._awake.clear()

@@ -139,7 +139,8 @@ class Courier:
 
     async def _pause(self) -> None:
         try:
-            await asyncio.wait_for(self._free.wait(), self._timing.poll_s)
+            async with asyncio.timeout(self._timing.poll_s):
+                await self._free.wait()
         except TimeoutError:
             return
         self._free.clear()

@@ -248,7 +248,8 @@ class Supervisor:
             return
         process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), _DRAIN_S)
+            async with asyncio.timeout(_DRAIN_S):
+                await process.wait()
         except TimeoutError:
             log.error("worker.killed", after_s=_DRAIN_S)
             process.kill()

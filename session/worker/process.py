@@ -84,7 +84,8 @@ class Worker:
                 if found is not None:
                     return found
             with suppress(TimeoutError):
-                await asyncio.wait_for(news.ended.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await news.ended.wait()
             if not news.ended.is_set():
                 return None
             return news.outcome or await self._ended(place.operation_id)
@@ -106,7 +107,8 @@ class Worker:
             self._wake.clear()
             await self._take()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _POLL_S)
+                async with asyncio.timeout(_POLL_S):
+                    await self._wake.wait()
 
     async def _take(self) -> None:
         async def lease(db: AsyncSession) -> Sequence[TrainingSession]:

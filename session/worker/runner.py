@@ -220,7 +220,8 @@ class SessionRunner:
         """Wait for news, and run the next operation if there is one. False when the session has
         ended."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), _POLL_S)
+            async with asyncio.timeout(_POLL_S):
+                await self._wake.wait()
         self._wake.clear()
         offered = self._offered.pop(self._next, None) if self.live.is_set() else None
         if offered is not None:

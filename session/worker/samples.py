@@ -90,7 +90,8 @@ class Sampling:
         if runner is None:
             raise WorkerAway("it does not hold this session yet")
         try:
-            await asyncio.wait_for(runner.live.wait(), _LIVE_S)
+            async with asyncio.timeout(_LIVE_S):
+                await runner.live.wait()
         except TimeoutError:
             raise WorkerAway("the session is still being restored") from None
 

@@ -15,7 +15,7 @@ from sqlalchemy import func, select, update
 
 from registry.access.actor import Role
 from registry.events import service as events
-from registry.events.courier import Timing
+from registry.events.courier import Courier, Timing
 from registry.events.model import Delivery, DeliveryStatus, Event
 from registry.events.targets import Targets
 from registry.kit.clock import now
@@ -150,6 +150,22 @@ async def test_two_couriers_never_make_the_same_attempt(service: Service) -> Non
     assert {each["attempts"] for each in await sent(service, made)} == {1}
     listed = (await service.client.get("/v1/events?limit=200")).json()["data"]
     assert [event["number"] for event in listed] == list(range(1, 41))
+
+
+async def test_a_courier_stops_also_while_an_attempt_ends(database: Database) -> None:
+    """Many times, as both must come in one turn of the loop."""
+    for turns in range(20):
+        courier = Courier(database, LOOPBACK, timing=Timing(poll_s=60))
+        pausing = asyncio.create_task(courier._pause())
+        await asyncio.sleep(0.01)
+        courier._free.set()
+        for _ in range(turns % 4):
+            await asyncio.sleep(0)
+        if not pausing.done():
+            pausing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await pausing
+        await courier.close()
 
 
 async def all_delivered(database: Database, count: int) -> bool:
