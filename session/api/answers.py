@@ -22,9 +22,9 @@ async def acknowledged(
     request: Request, channel: WorkerChannel, accepted: Operation, wait: float
 ) -> Response:
     """An operation that is in the log, and what it came to where that is waited for."""
-    stored = as_wire(accepted)
     if wire.FRAMES in request.headers.get("accept", ""):
         return _Followed(channel, accepted, wait)
+    stored = as_wire(accepted)
     if not wait:
         await channel.wake(stored.session)
         return answer(request, stored, status=202)
@@ -35,7 +35,7 @@ async def acknowledged(
 
 class _Followed(Response):
     """The operation as it was stored and, behind it, what it came to. Unlike a StreamingResponse it
-    has no task that listens for who hangs up: it is over after `wait` in any case."""
+    has no task that listens for who hangs up: it is over soon after `wait` in any case."""
 
     def __init__(self, channel: WorkerChannel, accepted: Operation, wait: float) -> None:
         super().__init__(status_code=202, media_type=wire.FRAMES)
