@@ -1,9 +1,12 @@
 """The embedded object store: a directory on this machine."""
 
 import asyncio
+import os
+import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from io import BufferedReader
 from pathlib import Path
 from secrets import token_hex
 
@@ -23,7 +26,8 @@ from registry.artifacts.store import (
     require_folder,
 )
 
-_ATTEMPTS = 10
+_ATTEMPTS = 100
+_NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class LocalBlobStore:
@@ -34,18 +38,22 @@ class LocalBlobStore:
         self._incoming = Incoming(root)
 
     async def put_file(self, key: str, path: Path, *, progress: Progress | None = None) -> None:
-        await asyncio.to_thread(self._put, key, lambda target: copy_bytes(path, target, progress))
+        def copy(target: Path) -> None:
+            with path.open("rb") as file:
+                copy_bytes(file, target, progress)
+
+        await asyncio.to_thread(self._put, key, copy)
 
     async def put_bytes(self, key: str, data: bytes) -> None:
         await asyncio.to_thread(self._put, key, lambda target: target.write_bytes(data))
 
     async def read(self, key: str) -> bytes:
-        return await asyncio.to_thread(self._existing(key).read_bytes)
+        return await asyncio.to_thread(self._read, key)
 
     async def stream(
         self, key: str, *, chunk: int = CHUNK, start: int = 0, end: int | None = None
     ) -> AsyncIterator[bytes]:
-        with self._existing(key).open("rb") as file:  # opening does not wait
+        with self._open(key) as file:  # opening does not wait
             file.seek(start)
             left = sys.maxsize if end is None else end - start
             while data := await asyncio.to_thread(file.read, min(chunk, left)):
@@ -53,11 +61,11 @@ class LocalBlobStore:
                 yield data
 
     async def fetch(self, key: str, path: Path, *, progress: Progress | None = None) -> str:
-        return await asyncio.to_thread(_copy, self._existing(key), path, progress)
+        return await asyncio.to_thread(self._fetch, key, path, progress)
 
     async def size(self, key: str) -> int | None:
-        path = self._path(key)
-        return path.stat().st_size if path.is_file() else None
+        found = _stat(self._path(key))
+        return found and found.st_size
 
     async def keys(self, prefix: str) -> list[str]:
         return [found.key for found in await self.objects(prefix)]
@@ -114,11 +122,27 @@ class LocalBlobStore:
             raise InvalidArtifactName(key, "leads out of the object store")
         return path
 
-    def _existing(self, key: str) -> Path:
-        path = self._path(key)
-        if not path.is_file():
-            raise BlobNotFound(key)
-        return path
+    def _open(self, key: str) -> BufferedReader:
+        """Whoever has it open reads it to its end, though it be deleted meanwhile."""
+        try:
+            return self._path(key).open("rb")
+        except _NO_FILE:
+            raise BlobNotFound(key) from None
+
+    def _read(self, key: str) -> bytes:
+        with self._open(key) as file:
+            return file.read()
+
+    def _fetch(self, key: str, target: Path, progress: Progress | None) -> str:
+        with self._open(key) as source:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            aside = hidden(target, token_hex(8))
+            try:
+                digest = copy_bytes(source, aside, progress)
+                aside.replace(target)
+                return digest
+            finally:
+                aside.unlink(missing_ok=True)
 
     def _put(self, key: str, write: Callable[[Path], object]) -> None:
         target = self._path(key)
@@ -134,15 +158,11 @@ class LocalBlobStore:
     def _objects(self, prefix: str) -> Iterator[StoredObject]:
         below = prefix.rpartition("/")[0]
         folder = self._path(below) if below else self._root
-        for path in folder.rglob("*"):
+        for path in _files(folder):
             relative = path.relative_to(self._root)
             if relative.parts[0] == INCOMING or not relative.as_posix().startswith(prefix):
                 continue
-            try:
-                found = path.stat()
-            except FileNotFoundError:  # deleted meanwhile
-                continue
-            if path.is_file():
+            if found := _stat(path):
                 modified = datetime.fromtimestamp(found.st_mtime, UTC)
                 yield StoredObject(relative.as_posix(), found.st_size, modified)
 
@@ -157,25 +177,38 @@ class LocalBlobStore:
                 return
 
 
+def _files(folder: Path) -> Iterator[Path]:
+    """What lies below it throughout, whatever is written and deleted meanwhile."""
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, _NO_FILE):
+            raise error
+
+    for parent, _, names in os.walk(folder, onerror=failed):
+        yield from (Path(parent, name) for name in names)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    """None where there is no file, or none any more."""
+    try:
+        found = path.stat()
+    except _NO_FILE:
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
+
+
 def _install(aside: Path, target: Path) -> None:
     """A delete nearby may take away the folder that was just made; then it is made again."""
     sync(aside)
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             aside.replace(target)
-        except FileNotFoundError:
-            continue
-        return sync(target.parent)
-    raise FileNotFoundError(target)
-
-
-def _copy(source: Path, target: Path, progress: Progress | None) -> str:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = hidden(target, token_hex(8))
+            break
+        except (FileNotFoundError, FileExistsError):  # it was there, and is gone on a second look
+            if attempt == _ATTEMPTS - 1:
+                raise
     try:
-        digest = copy_bytes(source, aside, progress)
-        aside.replace(target)
-        return digest
-    finally:
-        aside.unlink(missing_ok=True)
+        sync(target.parent)
+    except FileNotFoundError:  # the object was deleted meanwhile, and its folder with it
+        return

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from io import BufferedReader
 from pathlib import Path
 from secrets import token_hex
 
@@ -106,11 +107,11 @@ class Incoming:
         raise MultipartNotFound(key)
 
 
-def copy_bytes(source: Path, target: Path, progress: Progress | None) -> str:
+def copy_bytes(source: BufferedReader, target: Path, progress: Progress | None) -> str:
     """The SHA-256 of what was copied."""
     digest = hashlib.sha256()
-    with source.open("rb") as file, target.open("wb") as copy:
-        while data := file.read(CHUNK):
+    with target.open("wb") as copy:
+        while data := source.read(CHUNK):
             copy.write(data)
             digest.update(data)
             if progress is not None:

@@ -136,9 +136,14 @@ def _aside(target: Path) -> Iterator[Path]:
 
 def _open_folder(path: Path) -> int:
     while True:
-        path.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # it was moved in between
-            return os.open(path, os.O_RDONLY)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # it was moved in between
+            continue
+        except FileExistsError:  # the same, or a file is in the way
+            if path.is_file():
+                raise
 
 
 def _clear(aside: Path, files: Iterable[FileEntry]) -> None:

@@ -124,15 +124,43 @@ async def test_a_key_never_leads_out(store: BlobStore, key: str) -> None:
         await store.delete(key)
 
 
-async def test_writers_and_deleters_side_by_side_lose_nothing(store: BlobStore) -> None:
+async def test_writers_deleters_and_readers_side_by_side_lose_nothing(store: BlobStore) -> None:
     async def one(number: int) -> None:
-        await store.put_bytes(f"a/{number}/gone", b"")
-        await asyncio.gather(
-            store.delete(f"a/{number}/gone"), store.put_bytes(f"a/{number}/kept", b"")
+        folder = f"a/{number % 10}/{number}"
+        await store.put_bytes(f"{folder}/gone", b"gone")
+        read, *rest = await asyncio.gather(
+            store.read(f"{folder}/gone"),
+            store.delete(f"{folder}/gone"),
+            store.put_bytes(f"{folder}/kept", b"kept"),
+            store.size(f"{folder}/gone"),
+            store.keys(""),
+            return_exceptions=True,
         )
+        assert read == b"gone" or isinstance(read, BlobNotFound)
+        assert not [each for each in rest if isinstance(each, BaseException)]
 
-    await asyncio.gather(*(one(number) for number in range(30)))
-    assert len(await store.keys("a/")) == 30
+    await asyncio.gather(*(one(number) for number in range(100)))
+    assert len(await store.keys("a/")) == 100
+
+
+async def test_a_folder_that_vanishes_meanwhile_stops_no_writer_and_no_reader(
+    tmp_path: Path,
+) -> None:
+    """Only a directory has folders that come and go; more of the same, for what is rare."""
+    store = LocalBlobStore(tmp_path)
+    await store.put_bytes("kept/x", b"x")
+
+    async def busy(key: str) -> None:
+        for _ in range(300):
+            await store.put_bytes(key, b"")
+            await store.delete(key)
+
+    async def listed() -> None:
+        for _ in range(300):
+            assert "kept/x" in await store.keys("")
+
+    await asyncio.gather(*(busy(f"a/b/{number}") for number in range(4)), listed())
+    assert await store.keys("") == ["kept/x"]
 
 
 async def test_a_link_in_the_directory_does_not_lead_out(tmp_path: Path) -> None:
