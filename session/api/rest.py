@@ -29,7 +29,7 @@ from session.lifecycle import service as lifecycle
 from session.lifecycle.model import Status
 from session.merges import service as merges
 from session.operations import service as operations
-from session.operations.service import StoredBody
+from session.operations.service import NewOperation, StoredBody
 from session.worker.channel import WorkerChannel
 
 T = TypeVar("T")
@@ -127,17 +127,13 @@ async def submit(request: Request, actor: Member, name: str, wait: Wait = 0) -> 
         async with database.read() as db:
             session = await lifecycle.require_session(db, actor, name)
         stored = await operations.put_aside(store, session, stored)
+    source = form.body.source if isinstance(form.body, wire.Load) else None
+    new = NewOperation(form.number, form.token, wire.kind_of(form.body), stored, source)
     async with database.begin(keyed=True) as db:
-        session = await lifecycle.require_session(db, actor, name, lock=True)
-        accepted = await operations.accept(
-            db,
-            session,
-            number=form.number,
-            token=form.token,
-            stored=stored,
-            kind=wire.kind_of(form.body),
-            source=form.body.source if isinstance(form.body, wire.Load) else None,
-        )
+        accepted = await operations.accept_next(db, actor, name, new)
+        if accepted is None:
+            session = await lifecycle.require_session(db, actor, name, lock=True)
+            accepted = await operations.accept(db, session, new)
     await operations.drop_duplicate(store, accepted, stored)
     return await acknowledged(request, state.channel, accepted, wait)
 

@@ -30,6 +30,8 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.failed: frozenset(),
 }
 LIVE = tuple(status for status, following in TRANSITIONS.items() if following)
+OPEN = (Status.created, Status.running)
+"""New work is accepted."""
 
 
 class TrainingSession(Base):
@@ -81,7 +83,7 @@ class TrainingSession(Base):
 
     def require_open(self) -> None:
         """Refuse new work for a session that is stopping or ended."""
-        if self.status not in (Status.created, Status.running):
+        if self.status not in OPEN:
             raise SessionEnded(self.name, status=self.status, why=self.error)
 
 

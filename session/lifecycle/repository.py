@@ -4,27 +4,53 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import cast
 
-from sqlalchemy import Integer, Select, Table, Update, bindparam, case, delete, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    case,
+    delete,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm.attributes import set_committed_value
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from registry.kit.clock import now
 from registry.kit.rows import dialect_of, insert_or_replace
-from session.lifecycle.model import LIVE, SessionMetric, TrainingSession, Worker
+from session.lifecycle.model import LIVE, OPEN, SessionMetric, TrainingSession, Worker
 
 # Each is made once: making one takes longer than the database needs for it. Those on the table, and
 # not on its class, go past the bookkeeping of objects.
 _TABLE = cast(Table, TrainingSession.__table__)
 
 
+def _is_wanted() -> ColumnElement[bool]:
+    columns = _TABLE.c
+    is_named = or_(columns.id == bindparam("wanted"), columns.name == bindparam("wanted"))
+    return (columns.account_id == bindparam("account")) & is_named
+
+
 @cache
 def _find(*, lock: bool) -> Select[TrainingSession]:
-    is_wanted = (
-        column == bindparam("wanted") for column in (TrainingSession.id, TrainingSession.name)
-    )
-    mine = select(TrainingSession).where(TrainingSession.account_id == bindparam("account"))
-    query = mine.where(or_(*is_wanted))
+    query = select(TrainingSession).where(_is_wanted())
     return query.with_for_update() if lock else query
+
+
+@cache
+def _reach_next() -> ReturningUpdate[str]:
+    is_new = _TABLE.c.last_number < bindparam("last")
+    return (
+        update(_TABLE)
+        .where(_is_wanted(), _TABLE.c.status.in_(OPEN), is_new)
+        .values(last_number=bindparam("last"), last_active_at=bindparam("at"))
+        .returning(_TABLE.c.id)
+    )
 
 
 @cache
@@ -61,6 +87,13 @@ class SessionRepository:
         await self._db.execute(_reach(), {"session": session.id, "last": last, "at": at})
         set_committed_value(session, "last_number", last)
         set_committed_value(session, "last_active_at", at)
+
+    async def reached_next(self, name_or_id: str, number: int) -> str | None:
+        """Lock an open session that has accepted no number so high, and note it: its id."""
+        if "\0" in name_or_id:
+            return None
+        mine = {"account": self._account_id, "wanted": name_or_id}
+        return await self._db.scalar(_reach_next(), {**mine, "last": number, "at": now()})
 
     def _mine(self) -> Select[TrainingSession]:
         return select(TrainingSession).where(TrainingSession.account_id == self._account_id)

@@ -22,7 +22,7 @@ from registry.packages.model import HolderKind, Package
 from registry.packages.service import PackageRef, parse_ref
 from session.engine.port import LoraConfig
 from session.lifecycle.errors import InvalidSession, SessionNameTaken, SessionNotFound
-from session.lifecycle.model import SessionMetric, Status, TrainingSession
+from session.lifecycle.model import OPEN, SessionMetric, Status, TrainingSession
 from session.lifecycle.repository import SessionRepository, set_metrics
 
 DEFAULT_GROUP = "default"
@@ -225,7 +225,7 @@ async def running(db: AsyncSession, actor: Actor) -> Sequence[TrainingSession]:
 async def stop(db: AsyncSession, actor: Actor, name_or_id: str) -> TrainingSession:
     """Ask for the end: what was accepted before is drained first. Asking twice is no error."""
     found = await require_session(db, actor, name_or_id, lock=True)
-    if found.status in (Status.created, Status.running):
+    if found.status in OPEN:
         found.move(Status.stopping)
     await db.flush()
     return found

@@ -44,6 +44,17 @@ class StoredBody:
         return self.inline is not None and len(self.inline) > INLINE_BYTES
 
 
+@dataclass(frozen=True, slots=True)
+class NewOperation:
+    """`source` is the version that it will load."""
+
+    number: int
+    token: str
+    kind: str
+    stored: StoredBody
+    source: str | None = None
+
+
 def read_submission(raw: bytes, *, json: bool) -> wire.Submission:
     try:
         submission = wire.unpack(raw, wire.Submission, json=json)
@@ -91,33 +102,35 @@ async def load_body(store: BlobStore, operation: Operation) -> wire.Body:
     return wire.unpack(packed, wire.Body)  # type: ignore[arg-type]  # a union is no class
 
 
-async def accept(
-    db: AsyncSession,
-    session: TrainingSession,
-    *,
-    number: int,
-    token: str,
-    stored: StoredBody,
-    kind: str,
-    source: str | None = None,
-) -> Operation:
-    """Add an operation to the log of a locked session, or find it there. Early numbers wait for
-    those before them.
+async def accept_next(
+    db: AsyncSession, actor: Actor, session_name: str, new: NewOperation
+) -> Operation | None:
+    """Add an operation with a number above all others, as it usually has: one statement finds and
+    locks its session. None where `accept` has to look."""
+    if new.source is not None:
+        return None
+    sessions = SessionRepository(db, actor.account_id)
+    session_id = await sessions.reached_next(session_name, new.number)
+    return None if session_id is None else await _add(db, session_id, new)
 
-    `source` is the version that it will load; from now on the session holds it.
-    """
+
+async def accept(db: AsyncSession, session: TrainingSession, new: NewOperation) -> Operation:
+    """Add an operation to the log of a locked session, or find it there. Early numbers wait for
+    those before them. From now on the session holds what it will load."""
     known = None
-    if number <= session.last_number:  # no other can be there, as the session is locked
-        known = await LogRepository(db, session.id).at(number)
+    if new.number <= session.last_number:  # no other can be there, as the session is locked
+        known = await LogRepository(db, session.id).at(new.number)
     if known is None:
         session.require_open()
-        if number < session.next_number:
-            raise InvalidNumber(number, next_number=session.last_number + 1)
-        known = await _added(db, session, number=number, token=token, stored=stored, kind=kind)
-        if source is not None:
-            await _hold(db, session, source)
-    if not known.is_retry(token=token, body_hash=stored.digest):
-        raise NumberTaken(number, operation_id=known.id, held=known.body_hash, given=stored.digest)
+        if new.number < session.next_number:
+            raise InvalidNumber(new.number, next_number=session.last_number + 1)
+        known = await _add(db, session.id, new)
+        await SessionRepository(db, session.account_id).reached(session, new.number)
+        if new.source is not None:
+            await _hold(db, session, new.source)
+    given = new.stored.digest
+    if not known.is_retry(token=new.token, body_hash=given):
+        raise NumberTaken(new.number, operation_id=known.id, held=known.body_hash, given=given)
     return known
 
 
@@ -139,32 +152,23 @@ async def accept_creation(
     """Operation 0, which every session begins with."""
     adapter = wire.Lora(lora.rank, lora.alpha, lora.targets, lora.seed)
     stored = packed_body(wire.Create(adapter, source, with_optimizer))
-    return await accept(db, session, number=0, token=session.id, stored=stored, kind="create")
+    return await accept(db, session, NewOperation(0, session.id, "create", stored))
 
 
-async def _added(
-    db: AsyncSession,
-    session: TrainingSession,
-    *,
-    number: int,
-    token: str,
-    stored: StoredBody,
-    kind: str,
-) -> Operation:
+async def _add(db: AsyncSession, session_id: str, new: NewOperation) -> Operation:
     operation = Operation(
         id=new_id("op"),
-        session_id=session.id,
-        number=number,
-        kind=kind,
+        session_id=session_id,
+        number=new.number,
+        kind=new.kind,
         status=OperationStatus.pending,
-        client_token=token,
-        body_hash=stored.digest,
-        body=stored.inline,
-        body_key=stored.key,
+        client_token=new.token,
+        body_hash=new.stored.digest,
+        body=new.stored.inline,
+        body_key=new.stored.key,
         created_at=now(),
     )
-    await LogRepository(db, session.id).add(operation)
-    await SessionRepository(db, session.account_id).reached(session, number)
+    await LogRepository(db, session_id).add(operation)
     return operation
 
 

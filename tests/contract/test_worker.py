@@ -28,7 +28,7 @@ from session.engine.port import AdamParams, EngineError, StepResult
 from session.lifecycle.model import TrainingSession
 from session.operations import service as service_of_operations
 from session.operations.model import Operation
-from session.operations.service import accept, packed_body
+from session.operations.service import NewOperation, accept, packed_body
 from session.worker import runner
 from session.worker.context import Context, failure
 from session.worker.line import Offer, Place
@@ -175,10 +175,8 @@ async def test_what_nobody_told_of_runs_before_what_is_offered(
 ) -> None:
     async with service.database.begin() as db:
         session = (await db.scalars(select(TrainingSession))).one()
-        stored = packed_body(wire.ClearGradient())
-        untold = await accept(
-            db, session, number=1, token="t", stored=stored, kind="clear_gradient"
-        )
+        new = NewOperation(1, "t", "clear_gradient", packed_body(wire.ClearGradient()))
+        untold = await accept(db, session, new)
     assert (await held(client, 2, FORWARD_BACKWARD))["status"] == "completed"
     assert (await ended(client, untold.id))["status"] == "completed"
     assert (await held(client, 3, STEP))["result"]["metrics"]["tokens"] == 3.0
@@ -246,9 +244,10 @@ async def test_what_is_offered_to_a_session_that_fails_to_begin_is_skipped(
 
     monkeypatch.setattr(service.engine, "create_model", slow)
     await client.post("/v1/sessions", json={"from_version": "g1@1", "name": "s2"})
+    runners = service.worker._runners
+    await eventually(lambda: len(runners) == 2)  # nothing is offered to a worker without it
     form = {"number": 1, "token": "t", "body": FORWARD_BACKWARD}
     asking = asyncio.create_task(client.post("/v1/sessions/s2/operations?wait=20", json=form))
-    runners = service.worker._runners
     await eventually(lambda: any(each._offered for each in runners.values()))
     free.set()
     assert (await asking).json()["status"] == "skipped"

@@ -117,13 +117,18 @@ class Group:
     _places_N: Tensor | None = None
     _biases: dict[int | None, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
 
-    def add(self, slot: Slot) -> None:
-        slot.index = len(self.slots)
-        self.slots.append(slot)
-        if len(self.slots) > self._room:
-            self._room += max(4, self._room // 4)
+    def expect(self, count: int) -> None:
+        """Make room for so many more slots, at once: growing copies all that is there."""
+        needed = len(self.slots) + count
+        if needed > self._room:
+            self._room = max(needed, self._room + max(4, self._room // 4))
             for layer, (key, value) in self._layers.items():
                 self._layers[layer] = self._grown(key, value)
+
+    def add(self, slot: Slot) -> None:
+        self.expect(1)
+        slot.index = len(self.slots)
+        self.slots.append(slot)
 
     def fill(self, slot: Slot, layer: int, key_GLE: Tensor, value_GLE: Tensor) -> None:
         """Put what a slot holds at its beginning."""

@@ -3,7 +3,7 @@
 Shapes: S running samples, B rows for the head, D hidden size, V vocabulary.
 """
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -144,6 +144,7 @@ class Running:
         drawn = draw(logits_BV, requests, [each.numbers for each in samples])
         events: list[Event] = []
         failed: set[Ticket] = set()
+        told: list[tuple[Sample, bool]] = []
         for sample, each in zip(samples, drawn, strict=True):
             ticket = sample.ticket
             if ticket in failed:
@@ -156,7 +157,11 @@ class Running:
                 events.append((ticket, error))
                 continue
             events.append((ticket, ticket.told(chunk)))
-            self._go_on(sample, is_over=chunk.stop_reason is not None)
+            told.append((sample, chunk.stop_reason is not None))
+        left = [(sample, is_over) for sample, is_over in told if sample.ticket not in failed]
+        self._expect([sample for sample, is_over in left if sample.group is None and not is_over])
+        for sample, is_over in left:
+            self._go_on(sample, is_over=is_over)
         return events
 
     def _logits(
@@ -197,12 +202,20 @@ class Running:
         elif not (ticket.shares_prompt or ticket.waiting or ticket.starting):
             self._prompts.release(ticket)
 
+    def _expect(self, placed: list[Sample]) -> None:
+        for group, count in Counter(self._first_group(each.ticket) for each in placed).items():
+            group.expect(count)
+
+    def _first_group(self, ticket: Ticket) -> Group:
+        return self._group(
+            ticket.own_positions + 1, ticket.prompt if ticket.shares_prompt else None
+        )
+
     def _place(self, sample: Sample) -> None:
         ticket, prompt = sample.ticket, sample.ticket.prompt
         assert prompt is not None
-        filled = 0 if ticket.shares_prompt else len(ticket.tokens)
-        sample.slot = Slot(filled)
-        sample.group = self._group(filled + 1, prompt if ticket.shares_prompt else None)
+        filled = ticket.own_positions
+        sample.slot, sample.group = Slot(filled), self._first_group(ticket)
         sample.group.add(sample.slot)
         if filled:
             for layer, key_GTE, value_GTE in prompt.layers():

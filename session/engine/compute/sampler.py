@@ -63,6 +63,11 @@ class Ticket:
     def needs_prompt(self) -> bool:
         return self.request.max_tokens > 0 or self.request.prompt_logprobs
 
+    @property
+    def own_positions(self) -> int:
+        """Of the prompt, those that each sample has in its own slot."""
+        return 0 if self.shares_prompt else len(self.tokens)
+
     def told(self, chunk: SampleChunk) -> SampleChunk:
         """The first chunk says how much of the prompt came from memory."""
         if self.is_told:
