@@ -1,7 +1,15 @@
-"""What Linux says of a process's memory."""
+"""Processes of their own for those that are compared, and what Linux says of their memory."""
 
+import multiprocessing
 import re
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+
+
+def own_process() -> ProcessPoolExecutor:
+    """Where a peer computes. OpenMP has threads for each thread that computes, and once they are
+    more than the processors, all in the process are slower."""
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
 
 def peak_bytes(pid: int | str = "self") -> int:

@@ -6,9 +6,7 @@ order each time; medians.
 """
 
 import asyncio
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks import smollm2
+from benchmarks.processes import own_process
 from benchmarks.rows import Row
 from benchmarks.turns import in_turns
 from benchmarks.vllm import TOKENS, Peer, Prompts, vllm
@@ -106,9 +105,7 @@ async def _engine(dtype: str) -> LocalEngine:
 
 @contextmanager
 def _generate(path: Path, dtype: str) -> Iterator[dict[str, Peer]]:
-    """In a process of its own: OpenMP has threads for each thread that computes, and once they are
-    more than the processors, all are slower."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+    with own_process() as process:
 
         def peer(mover: Callable[[Path, str, Prompts, int], None]) -> Peer:
             return lambda prompts, n: process.submit(mover, path, dtype, prompts, n).result()
