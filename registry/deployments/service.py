@@ -70,7 +70,7 @@ async def deployments(
     db: AsyncSession, actor: Actor, *, limit: int = 50, cursor: str | None = None
 ) -> Page[Standing]:
     """By name."""
-    cursors = Cursors((str,), ("deployments",))
+    cursors = Cursors((str,), ("deployments", actor.account_id))
     position = cursors.read(cursor)
     rows = await DeploymentRepository(db, actor.account_id).standings(
         after=str(position[0]) if position else None, limit=limit + 1

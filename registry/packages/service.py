@@ -81,7 +81,7 @@ async def ensure_group(db: AsyncSession, actor: Actor, name: str) -> PackageGrou
 async def groups(
     db: AsyncSession, actor: Actor, *, limit: int = 50, cursor: str | None = None
 ) -> Page[PackageGroup]:
-    cursors = Cursors((str,), ("groups",))
+    cursors = Cursors((str,), ("groups", actor.account_id))
     position = cursors.read(cursor)
     rows = await PackageRepository(db, actor.account_id).groups(
         after=str(position[0]) if position else None, limit=limit + 1

@@ -124,7 +124,7 @@ async def uploads(
 ) -> Page[Upload]:
     """Newest first. A group that is not made yet has them too."""
     check_group(group)
-    cursors = Cursors((str,), ("uploads", group, state))
+    cursors = Cursors((str,), ("uploads", actor.account_id, group, state))
     position = cursors.read(cursor)
     rows = await UploadRepository(db, actor.account_id).uploads(
         group, state=state, before=str(position[0]) if position else None, limit=limit + 1

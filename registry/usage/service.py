@@ -104,7 +104,7 @@ async def buckets(
 
     A cursor stands in for `start`, which may be counted from a clock that has moved on.
     """
-    cursors = Cursors((int,), ("usage", width, group_by, session_id))
+    cursors = Cursors((int,), ("usage", actor.account_id, width, group_by, session_id))
     position = cursors.read(cursor)
     first = max(int(position[0]) if position else _epoch(start), 0)
     begin = first // width.seconds * width.seconds

@@ -8,17 +8,27 @@ from session.merges.model import Merge, MergeStatus
 
 
 class MergeRepository:
-    def __init__(self, db: AsyncSession) -> None:
+    """One account's."""
+
+    def __init__(self, db: AsyncSession, account_id: str) -> None:
         self._db = db
+        self._account_id = account_id
 
     def add(self, merge: Merge) -> None:
         self._db.add(merge)
 
-    async def find(self, account_id: str, merge_id: str) -> Merge | None:
+    async def find(self, merge_id: str) -> Merge | None:
         if "\0" in merge_id:
             return None  # PostgreSQL refuses what a URL can hold
-        query = select(Merge).where(Merge.account_id == account_id, Merge.id == merge_id)
+        query = select(Merge).where(Merge.account_id == self._account_id, Merge.id == merge_id)
         return (await self._db.scalars(query)).one_or_none()
+
+
+class MergeQueue:
+    """Those of every account, for a worker."""
+
+    def __init__(self, db: AsyncSession) -> None:
+        self._db = db
 
     async def oldest_free(self) -> Merge | None:
         """Waiting, or left behind by a worker that is gone."""
@@ -36,3 +46,6 @@ class MergeRepository:
             .with_for_update(skip_locked=True)
         )
         return (await self._db.scalars(query)).one_or_none()
+
+    async def require(self, merge_id: str) -> Merge:
+        return await self._db.get_one(Merge, merge_id)

@@ -11,7 +11,7 @@ from registry.packages.model import HolderKind, PackageKind
 from registry.packages.service import Ref
 from session.merges.errors import MergedAlready, MergeNotFound
 from session.merges.model import Merge, MergeStatus
-from session.merges.repository import MergeRepository
+from session.merges.repository import MergeQueue, MergeRepository
 
 
 async def request(db: AsyncSession, actor: Actor, ref: Ref) -> Merge:
@@ -27,23 +27,28 @@ async def request(db: AsyncSession, actor: Actor, ref: Ref) -> Merge:
         source_id=source.id,
         source_ref=source.ref,
     )
-    MergeRepository(db).add(merge)
+    MergeRepository(db, actor.account_id).add(merge)
     await holds.place(db, actor, source, holder_kind=HolderKind.merge, holder_id=merge.id)
     return merge
 
 
 async def require_merge(db: AsyncSession, actor: Actor, merge_id: str) -> Merge:
-    found = await MergeRepository(db).find(actor.account_id, merge_id)
+    found = await MergeRepository(db, actor.account_id).find(merge_id)
     if found is None:
         raise MergeNotFound(merge_id)
     return found
 
 
 async def claim(db: AsyncSession, worker_id: str) -> Merge | None:
-    merge = await MergeRepository(db).oldest_free()
+    merge = await MergeQueue(db).oldest_free()
     if merge is not None:
         merge.status, merge.worker_id = MergeStatus.running, worker_id
     return merge
+
+
+async def require_claimed(db: AsyncSession, merge: Merge) -> Merge:
+    """As it is now."""
+    return await MergeQueue(db).require(merge.id)
 
 
 async def complete(db: AsyncSession, merge: Merge, *, version_ref: str) -> None:

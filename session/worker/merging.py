@@ -39,7 +39,7 @@ async def _report(context: Context, asked: Merge, error: Exception) -> None:
     """Unless it was done after all, by another worker."""
 
     async def report(db: AsyncSession) -> Sequence[PackageWrite]:
-        merge = await db.get_one(Merge, asked.id)
+        merge = await merges.require_claimed(db, asked)
         if merge.status == MergeStatus.completed:
             return ()
         await merges.fail(db, merge, error=failure(error).message)
@@ -71,7 +71,7 @@ def _place(asked: Merge) -> Place:
 
 async def _publish(context: Context, asked: Merge, draft: PackageDraft) -> None:
     async def publish(db: AsyncSession) -> None:
-        row = await db.get_one(Merge, asked.id)
+        row = await merges.require_claimed(db, asked)
         if not row.is_final:  # by a commit whose answer was lost, or by another worker
             package = await _register(db, asked, draft)
             await merges.complete(

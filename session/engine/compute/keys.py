@@ -142,12 +142,15 @@ class Group:
             yield layer, key[slot.index, :, : slot.filled], value[slot.index, :, : slot.filled]
 
     def remove(self, slot: Slot) -> None:
-        """The last slot takes the place, so that those in use stay side by side."""
+        """The last slot takes the place, so that those in use stay side by side. What comes after
+        them is zeros again: whoever gets that place next may belong to somebody else."""
         last = self.slots.pop()
-        if last is not slot:
-            for kept in self._layers.values():
-                for tensor in kept:
+        for kept in self._layers.values():
+            for tensor in kept:
+                if last is not slot:
                     tensor[slot.index] = tensor[last.index]
+                tensor[last.index] = 0
+        if last is not slot:
             self.slots[slot.index] = last
             last.index = slot.index
 

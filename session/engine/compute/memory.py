@@ -1,10 +1,14 @@
 """Running out of memory: an error of one operation, which the session survives."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from session.engine.compute.batch import Row
 from session.engine.port import EngineError
+
+# Of all that an allocator says: how much is free, or in use, is what other accounts hold.
+_ASKED = re.compile(r"tried to (allocate [\d.]+ \w+)", re.IGNORECASE)
 
 
 @contextmanager
@@ -16,7 +20,8 @@ def sizes_in_memory_errors(rows: Sequence[Row]) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        asked = str(error).partition("\n")[0]
+        found = _ASKED.search(str(error))
+        asked = f"tried to {found[1]}" if found else type(error).__name__
     lengths = [len(row.tokens) for row in rows]
     longest = max(rows, key=lambda row: len(row.tokens))
     raise EngineError(

@@ -243,9 +243,10 @@ class Running:
         return self._groups[-1]
 
     def _vacate(self, group: Group, slot: Slot) -> None:
-        group.remove(slot)
-        if not group.slots:
+        if group.slots == [slot]:
             self._groups.remove(group)
+        else:
+            group.remove(slot)
 
     def _end(self, sample: Sample) -> None:
         assert sample.group is not None

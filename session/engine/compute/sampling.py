@@ -55,7 +55,7 @@ class Sampling:
             tickets = running.tickets
             for ticket in tickets:
                 running.leave(ticket)
-            why = _explained(error, len(tickets))
+            why = _explained(error)
             events = [(ticket, why) for ticket in tickets]
         if running.tickets:
             self._busy.append(running)
@@ -76,8 +76,6 @@ class Sampling:
         )
 
 
-def _explained(error: Exception, requests: int) -> Exception:
-    if not is_out_of_memory(error):
-        return error
-    asked = str(error).partition("\n")[0]
-    return EngineError(f"out of memory in a pass of {requests} sampling requests ({asked})")
+def _explained(error: Exception) -> Exception:
+    """Of how many requests and bytes, is no business of any one account's among them."""
+    return EngineError("out of memory while sampling") if is_out_of_memory(error) else error

@@ -1,17 +1,22 @@
 """What a pass keeps for the way back, and what becomes of one that does not fit."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
+import pytest
 import torch
 
 from session.engine.compute.attention import Sequences
+from session.engine.compute.batch import Row
 from session.engine.compute.engine import Compute
 from session.engine.compute.lora import map_tensors, new_adapter
+from session.engine.compute.memory import sizes_in_memory_errors
 from session.engine.compute.model import BaseModel
-from session.engine.port import BaseRef, Loss
+from session.engine.port import BaseRef, EngineError, Loss
 from support.golden import train
 from support.tiny import LORA, tiny_datum
 
@@ -100,7 +105,23 @@ def test_a_pass_that_does_not_fit_fails_with_its_sizes_and_the_session_goes_on(
     )
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
-    assert first.startswith(
-        "out of memory in a pass of 20487 tokens, the longest of them datum 1 with 512 ("
+    assert re.fullmatch(
+        "out of memory in a pass of 20487 tokens, the longest of them datum 1 with 512 "
+        r"\(tried to allocate \d+ bytes\)",
+        first,
     )
     assert second == "step 1"
+
+
+def test_of_the_memory_of_all_accounts_an_accelerator_tells_nobody() -> None:
+    row = Row(0, np.arange(7), {}, flat=True)
+    said = (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of "
+        "which 1.20 GiB is free. Including non-PyTorch memory, this process has 77.95 GiB in use."
+    )
+    with pytest.raises(EngineError) as caught, sizes_in_memory_errors([row]):
+        raise torch.OutOfMemoryError(said)
+    assert str(caught.value) == (
+        "out of memory in a pass of 7 tokens, the longest of them datum 0 with 7 "
+        "(tried to allocate 2.00 GiB)"
+    )
