@@ -170,3 +170,28 @@ def test_one_sampling_token_in_two_accounts_is_two_requests(tenants: Tenants) ->
     his = ask(tenants, tenants.bob, "POST", "/v1/samples", {**body, "max_tokens": 2})
     assert (hers.status_code, his.status_code) == (200, 200)
     assert hers.json()["id"] != his.json()["id"]
+
+
+def test_what_another_account_has_sampled_is_not_cached_for_one(tenants: Tenants) -> None:
+    """By the count of cached tokens, one could try what another has sent."""
+    tokens = [7, 8, 9] * 40
+    body = {"model": "tiny", "prompt": {"dtype": "int64", "data": tokens}, "max_tokens": 1}
+    cached = [
+        ask(tenants, key, "POST", "/v1/samples", {**body, "token": f"cached-{number}"}).json()
+        for number, key in enumerate((tenants.alice, tenants.bob, tenants.alice))
+    ]
+    assert [each["cached_tokens"] for each in cached] == [0, 0, len(tokens)]
+
+
+def test_weights_are_named_by_no_id_of_the_engine(tenants: Tenants) -> None:
+    """The worker holds a session under its id, and a version under one that the registry made."""
+    one = get(tenants.service, f"/v1/groups/{GROUP}/versions/1", api_key=tenants.alice)
+    prompt = {"dtype": "int64", "data": [5]}
+    for place in ("weights", "session", "source", "model"):
+        for hers in (one["id"], tenants.things["session"], tenants.things["weights"]):
+            body = {place: hers, "prompt": prompt, "max_tokens": 1, "token": f"{place}-{hers}"}
+            answer = ask(tenants, tenants.bob, "POST", "/v1/samples", body)
+            none = {**body, place: hers[:4] + "0" * 26}
+            nothing = ask(tenants, tenants.bob, "POST", "/v1/samples", none)
+            assert answer.is_client_error
+            assert answer.text.replace(hers, none[place]) == nothing.text

@@ -37,10 +37,12 @@ def _unbound() -> Iterator[str]:
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
             body = ast.parse(path.read_text()).body
             makers = _imported(body) & STATEMENTS
-            for found in body:
-                if isinstance(found, Definition) and _asks(found, makers):
-                    if not _is_bound(found, path):
-                        yield f"{module}.{found.name}"
+            yield from (
+                f"{module}.{found.name}"
+                for found in body
+                if isinstance(found, Definition)
+                if _asks(found, makers) and not _is_bound(found, path)
+            )
 
 
 def _imported(body: list[ast.stmt]) -> set[str]:

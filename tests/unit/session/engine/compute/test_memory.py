@@ -116,8 +116,8 @@ def test_a_pass_that_does_not_fit_fails_with_its_sizes_and_the_session_goes_on(
 def test_of_the_memory_of_all_accounts_an_accelerator_tells_nobody() -> None:
     row = Row(0, np.arange(7), {}, flat=True)
     said = (
-        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of "
-        "which 1.20 GiB is free. Including non-PyTorch memory, this process has 77.95 GiB in use."
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB "
+        "of which 1.20 GiB is free. Of the allocated memory 77.95 GiB is in use by PyTorch."
     )
     with pytest.raises(EngineError) as caught, sizes_in_memory_errors([row]):
         raise torch.OutOfMemoryError(said)
