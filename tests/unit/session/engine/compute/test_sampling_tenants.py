@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import torch
 from session.engine.compute.engine import Compute
 from session.engine.compute.sampler import Ticket
 from session.engine.port import BaseRef, EngineError, SampleRequest
+from support.architectures import write_architecture
 from support.sampling import Got, join, run
-from support.tiny import LORA, tiny_datum
+from support.tiny import LORA
 
 
 @pytest.fixture
@@ -25,7 +27,8 @@ def compute(ref: BaseRef) -> Iterator[Compute]:
 
 def ask(ref: BaseRef, owner: str, length: int, **settings: Any) -> SampleRequest:
     given = {"weights": None, "max_tokens": 40, "stop_ids": (), "temperature": 0.0, **settings}
-    return SampleRequest(ref, prompt=tiny_datum(length, seed=length).tokens, owner=owner, **given)
+    prompt = np.random.default_rng(length).integers(3, 128, length)
+    return SampleRequest(ref, prompt=prompt, owner=owner, **given)
 
 
 def steps(compute: Compute, found: dict[Ticket, Got], count: int) -> None:
@@ -56,24 +59,29 @@ def test_what_an_account_sampled_is_no_beginning_of_anothers_prompt(
     assert (his.cached, again.cached) == (0, 40 + 40 - 1)
 
 
-def test_weights_that_diverge_break_no_request_that_comes_into_their_place(
-    compute: Compute, ref: BaseRef
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "qwen3_moe"])
+def test_weights_that_diverge_break_no_request_beside_them_or_in_their_place(
+    tmp_path: Path, name: str
 ) -> None:
-    """Keys and values that are not finite stay hidden in a place, and must not stay in it."""
-    found = {join(compute, ask(ref, "bob", 40, max_tokens=100)): Got()}
-    hers = join(compute, ask(ref, "alice", 41, weights="hers", max_tokens=100))
-    found[hers] = Got()
-    steps(compute, found, 30)
+    """What is hidden weighs nothing, but nothing times NaN is NaN: it must not stay in a place."""
+    ref = write_architecture(name, tmp_path)
+    compute = Compute(micro_batch_tokens=32, cache_bytes=10**9)
+    compute.create_model("hers", ref, replace(LORA, targets=("q_proj", "k_proj", "v_proj")))
+    beside, after = ask(ref, "bob", 20, max_tokens=40), ask(ref, "bob", 10, max_tokens=20)
+    first = join(compute, beside)
+    hers = join(compute, ask(ref, "alice", 21, weights="hers", max_tokens=40))
+    found = {first: Got(), hers: Got()}
+    steps(compute, found, 10)
     for tensor in compute.model("hers").adapter.tensors.values():
         tensor.fill_(torch.inf)
     while found[hers].error is None:
         steps(compute, found, 1)
-    request = ask(ref, "bob", 42)
-    his = join(compute, request)
-    found[his] = Got()
+    second, third = join(compute, after), join(compute, ask(ref, "alice", 9, weights="hers"))
+    found |= {second: Got(), third: Got()}
     while not compute.sampling.is_idle:
         steps(compute, found, 1)
-    assert isinstance(found[hers].error, EngineError)
-    (alone,) = run(compute, replace(request, deterministic=True))
-    assert found[his].error is None
-    assert found[his].tokens == alone.tokens
+    assert isinstance(found[third].error, EngineError)
+    for ticket, request in ((first, beside), (second, after)):
+        (alone,) = run(compute, replace(request, deterministic=True))
+        assert found[ticket].error is None
+        assert found[ticket].tokens == alone.tokens
