@@ -113,6 +113,7 @@ class Group:
     prompt: Prompt | None
     slots: list[Slot] = field(default_factory=list)
     _room: int = 0
+    _used: int = 0  # places that have held something
     _layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     _places_N: Tensor | None = None
     _biases: dict[int | None, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
@@ -126,9 +127,15 @@ class Group:
                 self._layers[layer] = self._grown(key, value)
 
     def add(self, slot: Slot) -> None:
+        """In a place of zeros: what it held before may be another account's, and not finite."""
         self.expect(1)
         slot.index = len(self.slots)
         self.slots.append(slot)
+        if slot.index < self._used:
+            for kept in self._layers.values():
+                for tensor in kept:
+                    tensor[slot.index] = 0
+        self._used = max(self._used, len(self.slots))
 
     def fill(self, slot: Slot, layer: int, key_GLE: Tensor, value_GLE: Tensor) -> None:
         """Put what a slot holds at its beginning."""
@@ -142,15 +149,12 @@ class Group:
             yield layer, key[slot.index, :, : slot.filled], value[slot.index, :, : slot.filled]
 
     def remove(self, slot: Slot) -> None:
-        """The last slot takes the place, so that those in use stay side by side. What comes after
-        them is zeros again: whoever gets that place next may belong to somebody else."""
+        """The last slot takes the place, so that those in use stay side by side."""
         last = self.slots.pop()
-        for kept in self._layers.values():
-            for tensor in kept:
-                if last is not slot:
-                    tensor[slot.index] = tensor[last.index]
-                tensor[last.index] = 0
         if last is not slot:
+            for kept in self._layers.values():
+                for tensor in kept:
+                    tensor[slot.index] = tensor[last.index]
             self.slots[slot.index] = last
             last.index = slot.index
 

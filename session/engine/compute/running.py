@@ -243,10 +243,9 @@ class Running:
         return self._groups[-1]
 
     def _vacate(self, group: Group, slot: Slot) -> None:
-        if group.slots == [slot]:
+        group.remove(slot)
+        if not group.slots:
             self._groups.remove(group)
-        else:
-            group.remove(slot)
 
     def _end(self, sample: Sample) -> None:
         assert sample.group is not None
