@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import column, inspect, select, table, text
 
 from registry.kit import migrate
 from registry.kit.db import Base, Database
@@ -219,6 +219,18 @@ async def test_a_user_who_may_add_no_extension_gets_all_but_the_index_of_texts(u
         assert await db.scalar(VALID, {"name": INDEX}) is True
     await database.close()
     await execute(url, f"DROP OWNED BY {user}", f"DROP ROLE {user}")
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+async def test_no_text_waits_for_its_index(url: str) -> None:
+    """A search would go over all that wait."""
+    await migrate.ensure(url, MIGRATIONS)
+    database = Database.connect(url)
+    async with database.read() as db:
+        found = select(column("reloptions")).select_from(table("pg_class"))
+        options = await db.scalar(found.where(column("relname") == migrate.TEXT_INDEX))
+    await database.close()
+    assert options == ["fastupdate=off"]
 
 
 async def execute(url: str, *statements: str) -> None:
