@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -16,14 +17,24 @@ from registry.api.idempotency import IdempotencyKeys
 from registry.api.openapi import describe
 from registry.kit.rest import BodyLimit, HeadAsGet, add_error_handlers
 from registry.kit.stopping import AnswersWhenStopping
-from registry.settings import Settings
+from registry.settings import SessionSettings, Settings
 from session.api import openai, rest
 from session.api.openai_errors import ERROR_FORM
 from session.api.sampler import ServiceSampler
 from session.api.wire_shapes import SHAPES
 from session.claims import CLAIMS
+from session.endings.lifetimes import Lifetimes
 from session.resources import open_database, open_desk, open_store, webhook_targets
 from session.worker.channel import WorkerChannel
+
+
+def lifetimes(settings: SessionSettings) -> Lifetimes:
+    return Lifetimes(
+        gap=timedelta(seconds=settings.gap_timeout_s),
+        idle=timedelta(seconds=settings.idle_timeout_s),
+        age=timedelta(seconds=settings.max_age_s),
+        results=timedelta(seconds=settings.keep_results_s),
+    )
 
 
 def create_app(settings: Settings, *, stopping: asyncio.Event | None = None) -> FastAPI:
@@ -40,6 +51,7 @@ def create_app(settings: Settings, *, stopping: asyncio.Event | None = None) -> 
         app.state.targets = webhook_targets(settings)
         app.state.sampler = ServiceSampler(database, channel)
         app.state.grace = settings.grace()
+        app.state.lifetimes = lifetimes(settings.sessions)
         try:
             yield
         finally:

@@ -26,7 +26,7 @@ async def acknowledged(
         return _Followed(channel, accepted, wait)
     stored = as_wire(accepted)
     if not wait:
-        await channel.wake(stored.session)
+        channel.hint(stored.session)
         return answer(request, stored, status=202)
     packed = await _outcome(channel, accepted, wait)
     ended = wire.unpack(packed, wire.Operation) if packed else stored

@@ -25,11 +25,14 @@ from session.api.schemas import (
 )
 from session.api.waiting import operation_once_ended, until
 from session.api.wire_shapes import exchange
+from session.endings import service as endings
+from session.endings.lifetimes import Lifetimes
 from session.lifecycle import service as lifecycle
 from session.lifecycle.model import Status
 from session.merges import service as merges
 from session.operations import service as operations
 from session.operations.service import NewOperation, StoredBody
+from session.operations.standing import standing, standings
 from session.worker.channel import WorkerChannel
 
 T = TypeVar("T")
@@ -50,33 +53,36 @@ async def create_session(
         await operations.accept_creation(
             db, session, lora, source=session.parent_ref, with_optimizer=body.with_optimizer
         )
-    await channel.wake()
-    return SessionOut.of(session)
+        shown = await standing(db, actor, session.id)
+    channel.hint()
+    return SessionOut.of(shown, state.lifetimes)
 
 
 @router.get("/sessions", tags=["sessions"])
 async def list_sessions(
+    request: Request,
     db: ReadDb,
     actor: Viewer,
     status: Status | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: str | None = None,
 ) -> SessionPage:
-    page = await lifecycle.sessions(db, actor, status=status, limit=limit, cursor=cursor)
-    return SessionPage(
-        data=[SessionOut.of(row) for row in page.items], next_cursor=page.next_cursor
-    )
+    page = await standings(db, actor, status=status, limit=limit, cursor=cursor)
+    lifetimes: Lifetimes = request.app.state.lifetimes
+    data = [SessionOut.of(row, lifetimes) for row in page.items]
+    return SessionPage(data=data, next_cursor=page.next_cursor)
 
 
 @router.get("/sessions/{name}", tags=["sessions"])
 async def show_session(request: Request, actor: Viewer, name: str, wait: Wait = 0) -> SessionOut:
     """By id or name. With `wait`, held while the session is starting or stopping."""
-    database: Database = request.app.state.database
+    state = request.app.state
+    database: Database = state.database
 
     async def look() -> SessionOut | None:
         async with database.read() as db:
-            found = await lifecycle.require_session(db, actor, name)
-        shown.append(SessionOut.of(found))
+            found = await standing(db, actor, name)
+        shown.append(SessionOut.of(found, state.lifetimes))
         return None if found.status in (Status.created, Status.stopping) else shown[-1]
 
     shown: list[SessionOut] = []
@@ -86,12 +92,28 @@ async def show_session(request: Request, actor: Viewer, name: str, wait: Wait = 
 @router.post("/sessions/{name}/stop", status_code=202, tags=["sessions"])
 async def stop_session(request: Request, actor: Member, name: str) -> SessionOut:
     """Accepted operations are run first."""
-    database: Database = request.app.state.database
-    channel: WorkerChannel = request.app.state.channel
+    state = request.app.state
+    database: Database = state.database
+    channel: WorkerChannel = state.channel
     async with database.begin() as db:
         session = await lifecycle.stop(db, actor, name)
-    await channel.wake(session.id)
-    return SessionOut.of(session)
+        shown = await standing(db, actor, session.id)
+    channel.hint(session.id)
+    return SessionOut.of(shown, state.lifetimes)
+
+
+@router.post("/sessions/{name}/heartbeat", tags=["sessions"])
+async def beat_session(request: Request, db: Db, actor: Member, name: str) -> SessionOut:
+    """It is not idle, though nothing is asked of it now. 409 with the reason once it has ended."""
+    session = await lifecycle.beat(db, actor, name)
+    shown = await standing(db, actor, session.id)
+    return SessionOut.of(shown, request.app.state.lifetimes)
+
+
+@router.delete("/sessions/{name}", status_code=204, tags=["sessions"])
+async def delete_session(request: Request, actor: Member, name: str) -> None:
+    """Once it has ended: operations, results and sampler weights go; versions and usage stay."""
+    await endings.delete(request.app.state.database, request.app.state.store, actor, name)
 
 
 @router.get("/sessions/{name}/metrics", tags=["sessions"])
@@ -172,7 +194,8 @@ async def merge(request: Request, actor: Member, group: str, version: str) -> Me
     database: Database = request.app.state.database
     async with database.begin() as db:
         asked = await merges.request(db, actor, ref_in(group, version))
-    await request.app.state.channel.wake()
+    channel: WorkerChannel = request.app.state.channel
+    channel.hint()
     return MergeOut.of(asked)
 
 

@@ -6,9 +6,10 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from registry.kit.rest import Form
-from session.lifecycle.model import TrainingSession
+from session.endings.lifetimes import Lifetimes
 from session.lifecycle.service import LoraWish, SessionWish
 from session.merges.model import Merge
+from session.operations.standing import Standing
 
 Text = Annotated[str, Field(max_length=1024)]
 Metadata = Annotated[dict[Annotated[str, Field(max_length=128)], Text], Field(max_length=50)]
@@ -74,29 +75,38 @@ class SessionOut(BaseModel):
     parent: str | None
     step: int
     restoring: bool = Field(description="a worker is making its completed operations again")
+    worker: str | None = Field(
+        description="what there is of the worker it needs: live, restoring or away; null at its end"
+    )
     error: str | None
     last_number: int
+    missing_number: int | None = Field(description="of a blocked session: what the others wait for")
     created_at: datetime
     last_active_at: datetime
+    expires_at: datetime | None = Field(description="if nothing is asked of it until then")
     ended_at: datetime | None
     metadata: dict[str, str]
 
     @classmethod
-    def of(cls, session: TrainingSession) -> "SessionOut":
+    def of(cls, standing: Standing, lifetimes: Lifetimes) -> "SessionOut":
+        session = standing.session
         return cls(
             id=session.id,
             name=session.name,
-            status=session.status,
+            status=standing.status,
             base_model=session.base_model,
             group=session.group_name,
             lora=LoraOut(**session.lora),
             parent=session.parent_ref,
             step=session.step,
             restoring=session.is_restoring,
+            worker=standing.worker,
             error=session.error,
             last_number=session.last_number,
+            missing_number=standing.missing,
             created_at=session.created_at,
             last_active_at=session.last_active_at,
+            expires_at=lifetimes.expiry(session),
             ended_at=session.ended_at,
             metadata=session.user_metadata,
         )

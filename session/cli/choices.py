@@ -28,8 +28,10 @@ class Approval(StrEnum):
 class SessionStatus(StrEnum):
     created = "created"
     running = "running"
+    blocked = "blocked"
     stopping = "stopping"
     stopped = "stopped"
+    expired = "expired"
     failed = "failed"
 
 

@@ -13,6 +13,8 @@ from registry.kit.db import Database
 from registry.packages.keeper import Keeper
 from registry.uploads.clearing import expire_due
 from session.claims import CLAIMS
+from session.endings.keeper import SessionKeeper
+from session.endings.lifetimes import Lifetimes
 
 log = structlog.get_logger()
 _EVERY_S = 60.0
@@ -20,12 +22,16 @@ _FIRST_SWEEP = timedelta(hours=1)
 _SWEEP_EVERY = timedelta(days=1)
 
 
-async def keep(database: Database, store: BlobStore, *, grace: timedelta) -> None:
+async def keep(
+    database: Database, store: BlobStore, *, grace: timedelta, lifetimes: Lifetimes
+) -> None:
     """Until cancelled."""
     keeper = Keeper(database, store, grace=grace)
+    sessions = SessionKeeper(database, store, lifetimes, since=now())
     sweep_at = now() + _FIRST_SWEEP
     while True:
         at = now()
+        await _survived(_sessions(sessions, at))
         await _survived(_versions(keeper, at))
         await _survived(_uploads(database, store, at))
         if at >= sweep_at:
@@ -40,6 +46,12 @@ async def _survived(work: Awaitable[None]) -> None:
         await work
     except Exception as error:  # noqa: BLE001 - whatever it is, the next round tries again
         await log.aexception("keeper.failed", exc_info=error)
+
+
+async def _sessions(keeper: SessionKeeper, at: datetime) -> None:
+    done = await keeper.round(at=at)
+    if done.pruned:
+        await log.ainfo("keeper.done", sessions_pruned=done.pruned)
 
 
 async def _versions(keeper: Keeper, at: datetime) -> None:

@@ -23,7 +23,7 @@ from registry.kit.db import Database
 from registry.kit.errors import Kind, ServiceError
 from registry.kit.sockets import listen
 from registry.settings import Settings
-from session.app import create_app
+from session.app import create_app, lifetimes
 from session.cli import logs
 from session.cli.courier import delivering
 from session.cli.credentials import read_credentials, write_credentials
@@ -184,7 +184,12 @@ async def _deploying(settings: Settings, database: Database) -> AsyncIterator[as
 
 @asynccontextmanager
 async def _keeping(settings: Settings, database: Database) -> AsyncIterator[asyncio.Task[None]]:
-    keeping = keep(database, open_store(settings), grace=settings.grace())
+    keeping = keep(
+        database,
+        open_store(settings),
+        grace=settings.grace(),
+        lifetimes=lifetimes(settings.sessions),
+    )
     task = asyncio.create_task(keeping, name="keeper")
     try:
         yield task

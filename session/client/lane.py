@@ -67,7 +67,7 @@ class Lane:
         self._asking = asyncio.Semaphore(_AWAITED_AT_ONCE)
         self._unsettled: wire.Submission | None = None
         self._gradient_is_incomplete = False
-        self._restoring = False
+        self._restoring = self._blocked = False
         self._followed = 0
         self._look_at = 0.0
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -126,13 +126,14 @@ class Lane:
                 if operation.status in _UNDECIDED:
                     await self._look()
                     await asyncio.sleep(_PAUSE_S)
-        if operation.status == "completed":
+        if operation.status == "completed" and operation.error is None:
             return operation
         error = operation.error or wire.Failure(operation.status, f"{operation.kind} did not run")
         raise OperationFailed(operation.id, error.kind, error.message)
 
     async def _look(self) -> None:
-        """Say once, while an operation takes long, that this is because of a lost worker."""
+        """Say once, while an operation takes long, that this is because of a lost worker, or of
+        an operation before it that was never sent."""
         now = asyncio.get_running_loop().time()
         if now < self._look_at:
             return
@@ -145,6 +146,13 @@ class Lane:
                 info.name or info.id,
             )
         self._restoring = info.restoring
+        if info.missing_number is not None and not self._blocked:
+            log.warning(
+                "session %s is blocked: operation %d is missing, and those behind it wait for it",
+                info.name or info.id,
+                info.missing_number,
+            )
+        self._blocked = info.missing_number is not None
 
     async def outside(self, function: Callable[..., T], *args: object) -> T:
         """Run a caller's function in a thread, with this lane marked as held by it."""

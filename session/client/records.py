@@ -27,7 +27,9 @@ class BaseModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """`last_number` is the number of the last operation that the service has stored.
 
-    While it is `restoring`, a worker makes its completed operations again.
+    While it is `restoring`, a worker makes its completed operations again; `worker` is `live`,
+    `restoring` or `away`. A `blocked` session waits for `missing_number`. It expires at
+    `expires_at` if nothing is asked of it until then.
     """
 
     id: str
@@ -39,10 +41,13 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None
     step: int = 0
     restoring: bool = False
+    worker: str | None = None
     error: str | None = None
     last_number: int = 0
+    missing_number: int | None = None
     created_at: datetime | None = None
     last_active_at: datetime | None = None
+    expires_at: datetime | None = None
     ended_at: datetime | None = None
     metadata: dict[str, Any] = {}
 

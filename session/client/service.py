@@ -31,7 +31,7 @@ from session.client.records import (
     WeightChange,
 )
 from session.client.sampling import SamplingClient, Source
-from session.client.sessions import attached, opened
+from session.client.sessions import attached, opened, session_path
 from session.client.training import TrainingClient
 from session.client.values import version_place
 
@@ -159,6 +159,12 @@ class ServiceClient:
         return self._run(
             registry.every(self._connection, "/v1/sessions", Page[SessionInfo], params)
         )
+
+    def delete_session(self, session: str) -> None:
+        """Of one that has ended, the operations with their results and the sampler weights go;
+        what it registered stays. Takes a name or an id."""
+        path = session_path(checks.text("session", session))
+        self._run(self._connection.delete(path))
 
     def list_groups(self) -> list[GroupInfo]:
         return self._run(registry.every(self._connection, "/v1/groups", Page[GroupInfo]))

@@ -10,6 +10,7 @@ from session.client.checks import numbers, of_type, optional_text, text, texts, 
 from session.client.connection import Connection
 from session.client.errors import InvalidInput
 from session.client.future import APIFuture
+from session.client.heartbeat import Heartbeat
 from session.client.lane import Lane
 from session.client.records import Page, SessionInfo, StepMetrics
 from session.client.sampling import SamplingClient, Source
@@ -43,6 +44,7 @@ class TrainingClient:
         self.session_id = info.id
         self.name = info.name
         self.base_model = info.base_model
+        self._heartbeat = Heartbeat(self, connection, self._path)
 
     def forward(
         self,
@@ -161,6 +163,7 @@ class TrainingClient:
 
     def stop(self) -> SessionInfo:
         """End the session after everything submitted before, and wait until it has ended."""
+        self._heartbeat.stop()
         return self._lane.submit(self._stop, "stop").result()
 
     def _save(

@@ -17,6 +17,29 @@ class SessionEnded(ServiceError):
         super().__init__(f"session {name!r} is {status}" + (f": {why}" if why else ""))
 
 
+class SessionNotEnded(ServiceError):
+    kind = Kind.conflict
+
+    def __init__(self, name: str, *, status: str) -> None:
+        super().__init__(f"session {name!r} is {status}; stop it first")
+
+
+class TransitionRefused(ServiceError):
+    kind = Kind.conflict
+
+    def __init__(self, name: str, *, status: str, wanted: str) -> None:
+        super().__init__(f"session {name!r} is {status} and cannot become {wanted}")
+
+
+class SessionGone(ServiceError):
+    """For a worker: somebody else has ended the session that it holds, or deleted it since."""
+
+    kind = Kind.conflict
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session {session_id} has ended")
+
+
 class SessionNameTaken(ServiceError):
     kind = Kind.conflict
 

@@ -1,11 +1,13 @@
 """Queries on sessions. The account is fixed when one is made, so no query can forget it."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 from sqlalchemy import (
     ColumnElement,
+    CursorResult,
     Integer,
     Select,
     Table,
@@ -23,6 +25,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from registry.kit.clock import now
 from registry.kit.rows import dialect_of, insert_or_replace
+from session.lifecycle.errors import SessionGone
 from session.lifecycle.model import LIVE, OPEN, SessionMetric, TrainingSession, Worker
 
 # Each is made once: making one takes longer than the database needs for it. Those on the table, and
@@ -67,7 +70,7 @@ def _advance() -> Update:
     last, reached = _TABLE.c.next_number, bindparam("reached", type_=Integer)
     return (
         update(_TABLE)
-        .where(_TABLE.c.id == bindparam("session"))
+        .where(_TABLE.c.id == bindparam("session"), _TABLE.c.ended_at.is_(None))
         .values(
             next_number=case((last > reached, last), else_=reached),
             step=bindparam("steps"),
@@ -108,16 +111,23 @@ class SessionRepository:
         given = {"account": self._account_id, "wanted": name_or_id}
         return (await self._db.scalars(_find(lock=lock), given)).first()
 
-    async def page(
-        self, *, status: str | None, before: str | None, limit: int
-    ) -> Sequence[TrainingSession]:
-        """Newest first: ids sort by time."""
-        query = self._mine().order_by(TrainingSession.id.desc()).limit(limit)
-        if status:
-            query = query.where(TrainingSession.status == status)
-        if before:
-            query = query.where(TrainingSession.id < before)
-        return (await self._db.scalars(query)).all()
+    async def is_active(self, session_id: str, *, at: datetime) -> None:
+        """Somebody wants it. A moment that is past already changes nothing."""
+        await self._db.execute(
+            update(_TABLE)
+            .where(_TABLE.c.id == session_id, _TABLE.c.account_id == self._account_id)
+            .where(_TABLE.c.last_active_at < at)
+            .values(last_active_at=at)
+        )
+
+    async def remove(self, session_id: str) -> None:
+        """Its row and what it measured; nothing else may name it any more."""
+        await self._db.execute(delete(SessionMetric).where(SessionMetric.session_id == session_id))
+        await self._db.execute(
+            delete(TrainingSession).where(
+                TrainingSession.id == session_id, TrainingSession.account_id == self._account_id
+            )
+        )
 
     async def running(self) -> Sequence[TrainingSession]:
         query = self._mine().where(TrainingSession.status == "running")
@@ -191,9 +201,21 @@ class WorkerRepository:
 
     async def advance(self, session_id: str, *, number: int, step: int) -> None:
         """Its log goes on with `number`, or further; nobody else changes the row before this
-        transaction ends."""
+        transaction ends. Raises SessionGone where somebody else has ended the session."""
         given = {"session": session_id, "reached": number, "steps": step, "at": now()}
-        await self._db.execute(_advance(), given)
+        found = cast(CursorResult[Any], await self._db.execute(_advance(), given))
+        if found.rowcount == 0:
+            raise SessionGone(session_id)
 
     async def require(self, session_id: str, *, lock: bool = False) -> TrainingSession:
-        return await self._db.get_one(TrainingSession, session_id, with_for_update=lock or None)
+        """Ended or not. Raises SessionGone where it was deleted."""
+        found = await self._db.get(TrainingSession, session_id, with_for_update=lock or None)
+        if found is None:
+            raise SessionGone(session_id)
+        return found
+
+    async def require_live(self, session_id: str, *, lock: bool = False) -> TrainingSession:
+        found = await self.require(session_id, lock=lock)
+        if not found.is_live:
+            raise SessionGone(session_id)
+        return found

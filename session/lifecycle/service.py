@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from secrets import randbelow, token_hex
 
 from sqlalchemy.exc import IntegrityError
@@ -13,7 +14,6 @@ from registry.access.actor import Actor, Role
 from registry.kit.clock import now
 from registry.kit.ids import new_id
 from registry.kit.names import NAME, NAME_RULE
-from registry.kit.pages import Cursors, Page
 from registry.models import service as models
 from registry.models.model import BaseModel
 from registry.packages import holds
@@ -29,6 +29,7 @@ DEFAULT_GROUP = "default"
 MAX_RANK = 256
 MAX_METRICS = 200
 """Of one call: each is a row."""
+_ACTIVE_FOR = timedelta(seconds=30)
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _MLP = ("gate_proj", "up_proj", "down_proj")
 _UNEMBED = ("lm_head",)
@@ -206,18 +207,6 @@ async def require_session(
     return found
 
 
-async def sessions(
-    db: AsyncSession, actor: Actor, *, status: Status | None, limit: int, cursor: str | None
-) -> Page[TrainingSession]:
-    """Newest first."""
-    cursors = Cursors((str,), ("sessions", actor.account_id, status))
-    position = cursors.read(cursor)
-    rows = await SessionRepository(db, actor.account_id).page(
-        status=status, before=str(position[0]) if position else None, limit=limit + 1
-    )
-    return cursors.page(rows, limit, lambda row: (row.id,))
-
-
 async def running(db: AsyncSession, actor: Actor) -> Sequence[TrainingSession]:
     return await SessionRepository(db, actor.account_id).running()
 
@@ -229,6 +218,25 @@ async def stop(db: AsyncSession, actor: Actor, name_or_id: str) -> TrainingSessi
         found.move(Status.stopping)
     await db.flush()
     return found
+
+
+async def beat(db: AsyncSession, actor: Actor, name_or_id: str) -> TrainingSession:
+    """Somebody still wants it, whether or not there is work for it."""
+    found = await require_session(db, actor, name_or_id, lock=True)
+    found.require_live()
+    found.last_active_at = now()
+    await db.flush()
+    return found
+
+
+async def is_sampled(
+    db: AsyncSession, actor: Actor, session_id: str, *, active_at: datetime
+) -> None:
+    """So it is not idle. `active_at` is when it was active last, as its row said: what samples by
+    the hundred does not write that each time."""
+    at = now()
+    if at - active_at > _ACTIVE_FOR:
+        await SessionRepository(db, actor.account_id).is_active(session_id, at=at)
 
 
 async def log_metrics(

@@ -52,6 +52,11 @@ class Operation(Base):
     def is_final(self) -> bool:
         return OperationStatus(self.status).is_final
 
+    @property
+    def is_pruned(self) -> bool:
+        """It completed, and what it came to is not kept any more."""
+        return self.status == OperationStatus.completed and self.result is None
+
     def is_retry(self, *, token: str, body_hash: str) -> bool:
         """The same call again: the same client token, or the same body."""
         return token == self.client_token or body_hash == self.body_hash

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import cast
 
-from sqlalchemy import Insert, Select, Table, Update, bindparam, insert, select, update
+from sqlalchemy import Insert, Select, Table, Update, bindparam, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from registry.kit.clock import now
+from session.lifecycle.errors import SessionGone
 from session.lifecycle.model import TrainingSession
 from session.operations.model import Operation, OperationStatus
 
@@ -41,6 +42,7 @@ def _end() -> Update:
     return (
         update(_TABLE)
         .where(_TABLE.c.session_id == bindparam("session"), _TABLE.c.id == bindparam("operation"))
+        .where(_TABLE.c.completed_at.is_(None))  # what has ended has ended for good
         .values(
             status=bindparam("ended"),
             result=bindparam("came_to"),
@@ -95,9 +97,12 @@ class LogRepository:
         )
 
     async def due(self, number: int) -> tuple[TrainingSession, Operation | None]:
-        """The session, and its operation with this number if that is to be run."""
+        """The session, and its operation with this number if that is to be run. Raises SessionGone
+        where somebody else has ended it."""
         given = {"session": self._session_id, "number": number}
-        session, operation = (await self._db.execute(_due(), given)).one()
+        session, operation = (await self._db.execute(_due(), given)).one_or_none() or (None, None)
+        if session is None or not session.is_live:
+            raise SessionGone(self._session_id)
         return session, operation
 
     async def end(
@@ -123,12 +128,51 @@ class LogRepository:
         )
         return (await self._db.scalars(query)).all()
 
-    async def open(self) -> Sequence[Operation]:
-        query = select(Operation).where(
-            Operation.session_id == self._session_id,
-            Operation.status.in_(_OPEN),
+    async def skip_open(self, error: Mapping[str, str]) -> list[str]:
+        """Without reading them, as their bodies may be large; their ids."""
+        skipped = await self._db.scalars(
+            update(Operation)
+            .where(Operation.session_id == self._session_id, Operation.status.in_(_OPEN))
+            .values(status=OperationStatus.skipped, error=error, completed_at=now())
+            .returning(Operation.id),
+            execution_options={"synchronize_session": False},
         )
-        return (await self._db.scalars(query.order_by(Operation.number))).all()
+        return list(skipped)
 
-    async def require(self, operation_id: str) -> Operation:
-        return await self._db.get_one(Operation, operation_id)
+    async def skipped(self) -> Sequence[str]:
+        query = select(Operation.id).where(
+            Operation.session_id == self._session_id, Operation.status == OperationStatus.skipped
+        )
+        return (await self._db.scalars(query)).all()
+
+    async def prune(self, *, after: int, limit: int) -> int | None:
+        """Forget bodies and results of the next `limit` operations; the last one's number."""
+        numbers = await self._db.scalars(
+            update(Operation)
+            .where(Operation.id.in_(self._next(after, limit)))
+            .values(body=None, body_key=None, result=None)
+            .returning(Operation.number),
+            execution_options={"synchronize_session": False},
+        )
+        return max(numbers, default=None)
+
+    async def remove(self, *, limit: int) -> bool:
+        """Delete so many of them; whether there were any."""
+        removed = await self._db.scalars(
+            delete(Operation)
+            .where(Operation.id.in_(self._next(-1, limit)))
+            .returning(Operation.id),
+            execution_options={"synchronize_session": False},
+        )
+        return bool(removed.all())
+
+    def _next(self, after: int, limit: int) -> Select[str]:
+        return (
+            select(Operation.id)
+            .where(Operation.session_id == self._session_id, Operation.number > after)
+            .order_by(Operation.number)
+            .limit(limit)
+        )
+
+    async def get(self, operation_id: str) -> Operation | None:
+        return await self._db.get(Operation, operation_id)

@@ -12,7 +12,7 @@ from registry.access.actor import Actor
 from registry.artifacts.errors import CorruptArtifact
 from registry.artifacts.store import BlobStore
 from registry.kit.clock import now
-from registry.kit.errors import ServiceError
+from registry.kit.errors import Kind, ServiceError
 from registry.kit.ids import new_id
 from registry.packages.service import PackageRef
 from registry.usage import service as usage
@@ -28,6 +28,10 @@ from session.operations.repository import LogRepository, OperationRepository
 
 INLINE_BYTES = 64 * 1024
 _MAX_NUMBER = 2**31 - 1
+_PRUNED = {
+    "kind": Kind.not_found.value,
+    "message": "it completed, but its result is not kept any more: its session ended long ago",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,7 @@ async def require_operation(db: AsyncSession, actor: Actor, operation_id: str) -
 
 
 def as_wire(operation: Operation) -> wire.Operation:
-    error = operation.error
+    error = _PRUNED if operation.is_pruned else operation.error
     return wire.Operation(
         id=operation.id,
         session=operation.session_id,
@@ -257,9 +261,5 @@ def _ended(
 
 async def skip_open(db: AsyncSession, session: TrainingSession, *, why: str) -> list[str]:
     """End what can no longer run, each with the reason; their ids."""
-    skipped = await LogRepository(db, session.id).open()
-    for operation in skipped:
-        operation.status = OperationStatus.skipped
-        operation.error = {"kind": "conflict", "message": why}
-        operation.completed_at = now()
-    return [operation.id for operation in skipped]
+    error = {"kind": Kind.conflict.value, "message": why}
+    return await LogRepository(db, session.id).skip_open(error)

@@ -3,6 +3,7 @@ MessagePack. It carries only what may be lost; the row is the truth."""
 
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator
+from datetime import datetime
 
 import msgspec
 import numpy as np
@@ -25,6 +26,7 @@ class Target(msgspec.Struct, frozen=True):
     session_id: str | None = None
     prefix: str = ""
     files: list[tuple[str, int, str]] = []  # of a version or sampler weights: path, size, sha256
+    active_at: datetime | None = None  # of a session or its sampler weights: its last activity
 
 
 class Ask(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """Check a sampling request, find its weights, keep its answer."""
 
 import math
+from datetime import datetime
 from hashlib import sha256
 
 import numpy as np
@@ -111,7 +112,13 @@ async def session_target(db: AsyncSession, actor: Actor, name_or_id: str) -> Tar
     session = await lifecycle.require_session(db, actor, name_or_id)
     session.require_open()
     base = await models.require_base_model(db, session.base_model)
-    return _target("session", base, weights=session.id, session_id=session.id)
+    return _target(
+        "session",
+        base,
+        weights=session.id,
+        session_id=session.id,
+        active_at=session.last_active_at,
+    )
 
 
 async def version_target(db: AsyncSession, actor: Actor, ref: Ref) -> Target:
@@ -148,6 +155,7 @@ async def _weights_target(db: AsyncSession, actor: Actor, weights_id: str) -> Ta
         session_id=session.id,
         prefix=weights.prefix,
         files=[(f["path"], f["size"], f["sha256"]) for f in weights.files],
+        active_at=session.last_active_at,
     )
 
 
@@ -159,6 +167,7 @@ def _target(
     session_id: str | None = None,
     prefix: str = "",
     files: list[tuple[str, int, str]] | None = None,
+    active_at: datetime | None = None,
 ) -> Target:
     return Target(
         kind=kind,
@@ -170,6 +179,7 @@ def _target(
         session_id=session_id,
         prefix=prefix,
         files=files or [],
+        active_at=active_at,
     )
 
 
@@ -196,6 +206,8 @@ async def accept(
         known = found
     if known.body_hash != body_hash:
         raise TokenReused(form.token, known.id)
+    if target.session_id is not None and target.active_at is not None:
+        await lifecycle.is_sampled(db, actor, target.session_id, active_at=target.active_at)
     return known
 
 

@@ -10,6 +10,7 @@ import httpx
 import msgspec
 
 from registry.kit.db import Database
+from registry.kit.trouble import DatabaseTrouble
 from session.lifecycle.errors import WorkerAway
 from session.lifecycle.model import Worker
 from session.lifecycle.repository import WorkerRepository
@@ -26,7 +27,7 @@ class WorkerChannel:
         self._held: Line | None = None
         self._known_until = 0.0
         self._opening: asyncio.Task[Line] | None = None
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._kept: set[asyncio.Task[None]] = set()
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=2.0),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
@@ -34,9 +35,9 @@ class WorkerChannel:
         )
 
     async def close(self) -> None:
-        for task in self._retiring:
+        for task in self._kept:
             task.cancel()
-        await asyncio.gather(*self._retiring, return_exceptions=True)
+        await asyncio.gather(*self._kept, return_exceptions=True)
         if self._held is not None:
             await self._held.close()
         await self._http.aclose()
@@ -45,6 +46,15 @@ class WorkerChannel:
         """A hint. The worker also looks by itself, so a lost one costs a second."""
         with suppress(WorkerAway):
             await self._by_line(lambda line: line.wake(session_id))
+
+    def hint(self, session_id: str | None = None) -> None:
+        """The same, and nobody waits for it: a worker whose host is gone is one that never
+        answers."""
+        self._keep(asyncio.create_task(self._hint(session_id)))
+
+    async def _hint(self, session_id: str | None) -> None:
+        with suppress(DatabaseTrouble):
+            await self.wake(session_id)
 
     async def outcome(
         self, place: Place, seconds: float, *, offer: Offer | None = None
@@ -94,6 +104,10 @@ class WorkerChannel:
             self._opening.add_done_callback(self._opened)
         return await asyncio.shield(self._opening)
 
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard)
+
     def _opened(self, opening: asyncio.Task[Line]) -> None:
         self._opening = None
         if not opening.cancelled():
@@ -104,9 +118,7 @@ class WorkerChannel:
         if held is None or not held.is_open or held.worker_id != worker.id:
             self._held = await Line.open(worker)
             if held is not None:
-                task = asyncio.create_task(held.retire())
-                self._retiring.add(task)
-                task.add_done_callback(self._retiring.discard)
+                self._keep(asyncio.create_task(held.retire()))
         self._known_until = monotonic() + _KNOWN_S
         assert self._held is not None
         return self._held

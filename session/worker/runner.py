@@ -23,16 +23,15 @@ from session.checkpoints import (
     require_base,
     session_prefix,
 )
+from session.endings import service as endings
 from session.engine.port import EngineError
-from session.lifecycle import service as lifecycle
-from session.lifecycle.errors import OtherBase
+from session.lifecycle.errors import OtherBase, SessionGone
 from session.lifecycle.model import Status, TrainingSession
 from session.lifecycle.repository import WorkerRepository, set_metrics
 from session.lifecycle.service import lora_config
 from session.operations import service as operations
 from session.operations.model import Operation, OperationStatus
 from session.operations.repository import LogRepository
-from session.sampling.repository import forget_weights
 from session.worker.context import Context, can_be_repaired, failure
 from session.worker.saving import SavePlan, Saver
 from session.worker.training import Outcome, Training
@@ -82,6 +81,7 @@ class SessionRunner:
         self._step = 0
         self._next = 0
         self._completing: asyncio.Task[None] | None = None
+        self._prefix: str | None = None
         self.live = asyncio.Event()
         self.ended = asyncio.Event()
 
@@ -101,11 +101,14 @@ class SessionRunner:
         try:
             session = await self._session()
             name = session.base_model
+            self._prefix = session_prefix(session.account_id, session.id)
             self._owner = operations.Owner(session.account_id, session.id, name)
             self._base = await self._context.look(lambda db: require_base(db, name))
             await self._replay(session)
             while await self._one():
                 pass
+        except SessionGone:
+            await self._leave()
         except Unrestorable as error:
             await self._end(Status.stopped, why=error.message)
         except Exception as error:  # the worker's edge: one session, not all
@@ -122,7 +125,7 @@ class SessionRunner:
         await self._saver.settled()
 
     async def _session(self) -> TrainingSession:
-        return await self._context.look(lambda db: WorkerRepository(db).require(self._id))
+        return await self._context.look(lambda db: WorkerRepository(db).require_live(self._id))
 
     async def _replay(self, session: TrainingSession) -> None:
         """Do again what was completed, unmetered and unregistered; finish what was begun."""
@@ -146,7 +149,7 @@ class SessionRunner:
             self.live.set()
 
     async def _restored(self, db: AsyncSession) -> None:
-        session = await WorkerRepository(db).require(self._id, lock=True)
+        session = await WorkerRepository(db).require_live(self._id, lock=True)
         session.live_epoch = session.lease_epoch
 
     async def _page(self, *, after: int) -> Sequence[Operation]:
@@ -173,11 +176,9 @@ class SessionRunner:
             log.warning("replay.waits", **where, reason=why, again_in_s=pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
-            if monotonic() - began > _PATIENCE_S and await self._is_stopping():
+            is_stopping = (await self._session()).status == Status.stopping
+            if is_stopping and monotonic() - began > _PATIENCE_S:
                 raise Unrestorable(operation, why)
-
-    async def _is_stopping(self) -> bool:
-        return (await self._session()).status == Status.stopping
 
     async def _body(self, operation: Operation) -> wire.Body:
         return await operations.load_body(self._context.store, operation)
@@ -232,9 +233,6 @@ class SessionRunner:
         session, operation = await self._context.look(
             lambda db: LogRepository(db, self._id).due(self._next)
         )
-        if not session.is_live:  # it could not begin
-            await self._let_go(session)
-            return False
         if operation is not None:
             # What was there before this look has been told of already.
             behind = session.last_number > operation.number or session.status == Status.stopping
@@ -262,7 +260,7 @@ class SessionRunner:
             await self._completed()
         try:
             outcome = await (self._again if is_replay else self._first)(operation)
-        except Unrestorable:
+        except (SessionGone, Unrestorable):
             raise
         except Exception as error:  # the worker's edge: reported and logged
             if not isinstance(error, EngineError | ServiceError):
@@ -307,7 +305,7 @@ class SessionRunner:
                 await asyncio.wait((work,))
 
     async def _claim(self, operation: Operation, db: AsyncSession) -> None:
-        session = await WorkerRepository(db).require(self._id, lock=True)
+        session = await WorkerRepository(db).require_live(self._id, lock=True)
         await operations.claim(db, session, operation.number)
 
     async def _try(self, operation: Operation) -> Outcome | None:
@@ -443,10 +441,7 @@ class SessionRunner:
             if operation.number:
                 return
             session = await WorkerRepository(db).require(self._id)
-            if session.is_live:
-                await lifecycle.end(db, session, Status.failed, error=why.message)
-                reason = f"the session failed: {why.message}"
-                skipped[:] = await operations.skip_open(db, session, why=reason)
+            skipped[:] = await endings.end(db, session, Status.failed, why=why.message)
 
         skipped: list[str] = []
         await self._context.change(fail)
@@ -461,24 +456,29 @@ class SessionRunner:
 
         skipped: list[str] = []
 
-        async def end(db: AsyncSession) -> TrainingSession:
+        async def end(db: AsyncSession) -> None:
             session = await WorkerRepository(db).require(self._id, lock=True)
-            if session.is_live:
-                await lifecycle.end(db, session, status, error=why)
-            ended = f"the session {'failed' if status == Status.failed else f'is {status}'}"
-            reason = f"{ended}: {why}" if why else ended
-            skipped[:] = await operations.skip_open(db, session, why=reason)
-            await forget_weights(db, self._id)
-            return session
+            skipped[:] = await endings.end(db, session, status, why=why)
 
-        if self._completing is not None:  # as far as it goes: it may be what failed
+        await self._quiet()
+        await self._context.change(end)
+        self._tell_of(skipped)
+        await self._let_go()
+
+    async def _leave(self) -> None:
+        """Somebody else has ended the session, or deleted it since."""
+        await self._quiet()
+        self._tell_of(await self._context.look(lambda db: LogRepository(db, self._id).skipped()))
+        await self._let_go()
+
+    async def _quiet(self) -> None:
+        """Wait for what is still being written, as far as it goes: it may be what failed."""
+        if self._completing is not None:
             await asyncio.gather(self._completing, return_exceptions=True)
         await self._saver.settled()
-        session = await self._context.change(end)
-        self._tell_of(skipped)
-        await self._let_go(session)
 
-    async def _let_go(self, session: TrainingSession) -> None:
+    async def _let_go(self) -> None:
         """Nobody replays an ended session or samples from it: its bodies and weights go too."""
         await self._context.engine.drop(self._id)
-        await discard(self._context.store, session_prefix(session.account_id, session.id))
+        if self._prefix is not None:
+            await discard(self._context.store, self._prefix)

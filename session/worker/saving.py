@@ -24,6 +24,7 @@ from registry.usage import service as usage
 from session import wire
 from session.checkpoints import ADAPTER, MERGED, account_actor, discard, scratch, weights_prefix
 from session.engine.port import BaseRef
+from session.lifecycle.errors import SessionGone
 from session.lifecycle.model import TrainingSession
 from session.lifecycle.repository import WorkerRepository
 from session.operations import service as operations
@@ -135,8 +136,10 @@ class Saver:
     async def _publish(self, plan: SavePlan, written: Written) -> None:
         async def publish(db: AsyncSession) -> str | None:
             session = await WorkerRepository(db).require(plan.session_id, lock=True)
-            operation = await LogRepository(db, plan.session_id).require(plan.operation_id)
-            if operation.is_final:  # by a commit whose answer was lost, or by another worker
+            operation = await LogRepository(db, plan.session_id).get(plan.operation_id)
+            if operation is None:
+                raise SessionGone(plan.session_id)
+            if operation.is_final:  # by a commit whose answer was lost, or by somebody else
                 return await _saved(db, plan, operation)
             if plan.body.kind == "sampler":
                 await writes.publish(db, plan.actor, written.id)
@@ -163,10 +166,11 @@ class Saver:
         why = failure(error)
 
         async def report(db: AsyncSession) -> tuple[str | None, Sequence[PackageWrite]]:
-            operation = await LogRepository(db, plan.session_id).require(plan.operation_id)
-            if operation.status == OperationStatus.completed:
+            operation = await LogRepository(db, plan.session_id).get(plan.operation_id)
+            if operation is not None and operation.status == OperationStatus.completed:
                 return await _saved(db, plan, operation), ()
-            await operations.fail(db, operation, why)
+            if operation is not None:
+                await operations.fail(db, operation, why)
             return None, await writes.give_up(db, plan.actor, plan.operation_id)
 
         found, left_over = await self._context.change(report)

@@ -416,6 +416,21 @@ def test_a_session_is_stopped_and_waited_for(modelyard: Any, service: Scripted) 
     assert (ended.code, ended.err.splitlines()[-1]) == (0, "facts is stopped")
 
 
+def test_a_session_is_kept_and_deleted(modelyard: Any, service: Scripted) -> None:
+    lives = {"name": "facts", "expires_at": "2030-01-01T00:00:00Z"}
+    service.will("POST /v1/sessions/facts/heartbeat", lives)
+    ended = modelyard("sessions", "heartbeat", "facts", MODELYARD_URL=service.url)
+    assert (ended.code, ended.err.strip()) == (0, "facts lives until 2030-01-01T00:00:00Z")
+    ended = modelyard("sessions", "heartbeat", "facts", "--json", MODELYARD_URL=service.url)
+    assert json.loads(ended.out) == lives
+    said = "session 'facts' is running; stop it first"
+    service.will("DELETE /v1/sessions/facts", refusal(409, said), None)
+    ended = modelyard("sessions", "delete", "facts", MODELYARD_URL=service.url)
+    assert (ended.code, said in ended.err) == (4, True)
+    ended = modelyard("sessions", "delete", "facts", MODELYARD_URL=service.url)
+    assert (ended.code, ended.err.strip()) == (0, "facts is deleted")
+
+
 def test_ctrl_c_ends_the_waiting_and_says_what_goes_on(modelyard: Any, service: Scripted) -> None:
     starting = deployment("starting", None, loading())
     service.will("POST /v1/deployments/prod/promote", starting)

@@ -24,7 +24,7 @@ LIVE = {
         ("versions edit facts@1 --stage x", ["none", "staging", "production", "archived"]),
         ("show facts --kind foo", ["state", "adapter", "merged"]),
         ("push . facts --kind foo", ["state", "adapter", "merged"]),
-        ("sessions list --status x", ["created", "running", "stopping", "stopped", "failed"]),
+        ("sessions list --status x", ["created", "blocked", "stopped", "expired"]),
         ("webhooks create https://x.example --type nope", ["alias.moved", "version.registered"]),
         ("webhooks deliveries whk_1 --status x", ["pending", "delivered", "dead"]),
         ("webhooks edit whk_1", ["what to change"]),

@@ -63,6 +63,8 @@ class FakeService:
         app.post(sessions, status_code=201)(self._create)
         app.get(f"{sessions}/{{session}}")(self._session)
         app.post(f"{sessions}/{{session}}/stop")(self._stop)
+        app.post(f"{sessions}/{{session}}/heartbeat")(self._beat)
+        app.delete(f"{sessions}/{{session}}", status_code=204)(self._delete)
         app.post(f"{sessions}/{{session}}/operations")(self._submit)
         app.get(f"{sessions}/{{session}}/metrics")(self._read_metrics)
         app.post(f"{sessions}/{{session}}/metrics")(self._add_metrics)
@@ -121,6 +123,14 @@ class FakeService:
     async def _stop(self) -> Any:
         self.session["status"] = "stopping"
         return self._info()
+
+    async def _beat(self) -> Any:
+        if self.session["status"] in ("stopped", "expired", "failed"):
+            return _problem(409, "conflict", f"session 's-1' is {self.session['status']}: idle")
+        return self._info()
+
+    async def _delete(self) -> None:
+        self.session = {}
 
     def _info(self) -> dict[str, Any]:
         seen = {"last_number": len(self.log), "step": len(self._steps())}

@@ -46,3 +46,19 @@ def stop_session(name: Named, as_json: AsJson = False) -> None:
             while found["status"] == "stopping":
                 found = service.get(session_path(found["id"]), wait=_POLL_S)
     show_outcome(f"{name} is {found['status']}", found, as_json=as_json)
+
+
+@app.command("heartbeat")
+def beat_session(name: Named, as_json: AsJson = False) -> None:
+    """Keep a session from expiring while you think. An open training client does so by itself."""
+    with Service.from_environment() as service:
+        found = service.post(f"{session_path(name)}/heartbeat")
+    show_outcome(f"{name} lives until {found['expires_at']}", found, as_json=as_json)
+
+
+@app.command("delete")
+def delete_session(name: Named, as_json: AsJson = False) -> None:
+    """Delete a session that has ended, with its results. Versions and usage stay."""
+    with Service.from_environment() as service:
+        found = service.delete(session_path(name))
+    show_outcome(f"{name} is deleted", found, as_json=as_json)
