@@ -26,12 +26,25 @@ async def keep(
     database: Database, store: BlobStore, *, grace: timedelta, lifetimes: Lifetimes
 ) -> None:
     """Until cancelled."""
+    await asyncio.gather(
+        _keep_sessions(database, store, lifetimes), _keep_versions(database, store, grace)
+    )
+
+
+async def _keep_sessions(database: Database, store: BlobStore, lifetimes: Lifetimes) -> None:
+    """More often, where sessions are to end so soon that a minute would be long."""
+    keeper = SessionKeeper(database, store, lifetimes, since=now())
+    shortest_s = min(lifetimes.gap, lifetimes.idle).total_seconds()
+    while True:
+        await _survived(_sessions(keeper, now()))
+        await asyncio.sleep(max(1.0, min(_EVERY_S, shortest_s / 4)))
+
+
+async def _keep_versions(database: Database, store: BlobStore, grace: timedelta) -> None:
     keeper = Keeper(database, store, grace=grace)
-    sessions = SessionKeeper(database, store, lifetimes, since=now())
     sweep_at = now() + _FIRST_SWEEP
     while True:
         at = now()
-        await _survived(_sessions(sessions, at))
         await _survived(_versions(keeper, at))
         await _survived(_uploads(database, store, at))
         if at >= sweep_at:

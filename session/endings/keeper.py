@@ -24,7 +24,7 @@ from session.lifecycle.model import Status, TrainingSession
 
 log = structlog.get_logger()
 _MOST = 100  # of each sort in one round; the next goes on
-_BREAK = timedelta(minutes=5)
+_BREAK = timedelta(minutes=5)  # several rounds
 
 
 @dataclass(frozen=True, slots=True)

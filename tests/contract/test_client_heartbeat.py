@@ -43,10 +43,8 @@ def test_a_service_that_is_away_for_a_while_hears_it_again(
     training.stop()
 
 
-def over(service: my.ServiceClient) -> bool:
-    """Nothing of the heartbeat is left in the client's loop."""
-    tasks = service._connection.background._tasks.copy()
-    return not any("_beat" in repr(task.get_coro()) for task in tasks)
+def over(training: my.TrainingClient) -> bool:
+    return training._heartbeat._ended.done()
 
 
 def test_it_ends_with_the_session_and_with_the_last_reference(
@@ -54,12 +52,13 @@ def test_it_ends_with_the_session_and_with_the_last_reference(
 ) -> None:
     training = service.create_lora_training_client(MODEL)
     training.stop()
-    eventually(lambda: over(service))
+    eventually(lambda: over(training))
     again = service.create_lora_training_client(MODEL)
-    assert not over(service)
+    heartbeat = again._heartbeat
+    assert not heartbeat._ended.done()
     del again
     gc.collect()
-    eventually(lambda: over(service))
+    eventually(heartbeat._ended.done)
     assert caplog.text == ""
 
 
@@ -68,7 +67,7 @@ def test_a_session_that_ended_meanwhile_is_told_of_once(
 ) -> None:
     training = service.create_lora_training_client(MODEL)
     fake.session["status"] = "expired"
-    eventually(lambda: over(service))
+    eventually(lambda: over(training))
     assert [record.message for record in caplog.records] == ["session 's-1' is expired: idle"]
     assert training.session_id == "ses_1"
 
@@ -78,7 +77,7 @@ def test_a_service_that_knows_no_heartbeats_is_not_asked_again(
 ) -> None:
     fake.trouble.append(Trouble("/heartbeat", 404, times=10**9))
     training = service.create_lora_training_client(MODEL)
-    eventually(lambda: over(service))
+    eventually(lambda: over(training))
     assert (fake.asked[BEAT], caplog.text) == (1, "")
     assert training.optim_step().result(30).step == 1
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -14,6 +15,9 @@ from session.engine.port import Datum, Loss, LossOutput
 from support.engines import FakeEngine
 from support.hosted import hosted
 from support.lives import CLEAR, FORWARD_BACKWARD, STEP, Lives
+from support.service import modelyard as command
+from support.service import serving
+from support.training import connect, eventually, get
 from support.waiting import until
 
 MISSING = "operation 2 is missing; those behind it waited 10 minutes"
@@ -190,3 +194,20 @@ async def test_an_invalid_operation_leaves_no_gap(lives: Lives) -> None:
     assert (failed["status"], failed["error"]["kind"]) == ("failed", "invalid")
     assert (await lives.do(2, CLEAR))["status"] == "completed"
     assert (await lives.show())["status"] == "running"
+
+
+def test_the_service_ends_it_by_itself(tiny: Path, tmp_path: Path) -> None:
+    settings = {"MODELYARD_SESSIONS__GAP_TIMEOUT_S": "1"}
+    with serving(tmp_path / "own", settings=settings) as service:
+        assert command(service.home, "models", "add", "tiny", str(tiny)).returncode == 0
+        with connect(service, "g") as client:
+            name = client.create_lora_training_client("tiny", rank=4, name="s1").name
+            url = f"{service.url}/v1/sessions/{name}/operations"
+            headers = {"Authorization": f"Bearer {service.api_key}"}
+            form = {"number": 2, "token": "t", "body": CLEAR}
+            sent = httpx.post(url, json=form, headers=headers, timeout=60, trust_env=False)
+            operation = f"/v1/operations/{sent.json()['id']}"
+            eventually(lambda: get(service, operation)["status"] == "skipped")
+            shown = get(service, "/v1/sessions/s1")
+            missing = "operation 1 is missing; those behind it waited 1 second"
+            assert (shown["status"], shown["error"]) == ("failed", missing)

@@ -25,7 +25,10 @@ from support.waiting import until
 
 
 @pytest_asyncio.fixture
-async def lives(tiny: Path, tmp_path: Path) -> AsyncIterator[Lives]:
+async def lives(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Lives]:
+    monkeypatch.setattr("session.worker.channel._KNOWN_S", 0.0)  # it looks each time who is there
     async with hosted(tmp_path / "home", model=tiny) as service, service.client() as client:
         found = Lives(service, client)
         await found.start()
@@ -103,7 +106,6 @@ async def test_no_answer_waits_for_a_worker_that_never_answers(
 ) -> None:
     """Whoever waited for it here would wait for an hour."""
     monkeypatch.setattr("session.worker.line._CONNECT_S", 3600.0)
-    monkeypatch.setattr("session.worker.channel._KNOWN_S", 0.0)
     await lives.do(1, CLEAR)
     await lives.service.worker.close()
     heard: list[object] = []

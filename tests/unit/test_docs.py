@@ -15,6 +15,7 @@ from registry.settings import Settings
 from session.app import create_app
 from session.cli.root import app
 from session.engine.port import Loss
+from session.lifecycle.model import TRANSITIONS, Status
 from support.settings_table import documented, settings_table, variables
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +76,14 @@ def test_client_md_has_every_error_and_no_other() -> None:
 def test_losses_md_has_every_loss_and_no_other() -> None:
     documented = re.findall(r"^\| `(\w+)`", _page("losses.md"), re.MULTILINE)
     assert documented == list(Loss)
+
+
+def test_sessions_md_has_every_state_and_what_may_follow_it() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \|.*\| ([a-z, ]*)\|$", _section("sessions.md", "States"), re.MULTILINE
+    )
+    documented = {state: set(re.findall(r"\w+", following)) for state, following in rows}
+    assert documented == {str(state): set(map(str, TRANSITIONS[state])) for state in Status}
 
 
 def test_every_make_command_that_a_page_names_exists() -> None:
