@@ -44,6 +44,14 @@ def test_a_step_gives_loss_logprobs_and_metrics(training: my.TrainingClient) -> 
     assert (step.step, step.metrics["grad_norm"]) == (1, 1.0)
 
 
+def test_a_result_that_is_not_kept_any_more_is_no_empty_result(
+    training: my.TrainingClient, fake: FakeService
+) -> None:
+    fake.pruned = {1}
+    with pytest.raises(my.OperationFailed, match="not kept any more"):
+        training.forward_backward([datum(1, 2)]).result(30)
+
+
 def test_calls_return_before_their_outcome_and_run_in_order(
     training: my.TrainingClient, fake: FakeService
 ) -> None:

@@ -43,6 +43,7 @@ class FakeService:
     log: list[wire.Submission] = field(default_factory=list)
     trouble: list[Trouble] = field(default_factory=list)
     failures: dict[int, wire.Failure] = field(default_factory=dict)  # by operation number
+    pruned: set[int] = field(default_factory=set)  # completed, and the result is gone
     held: set[int] = field(default_factory=set)  # numbers whose outcome is not yet known
     session: dict[str, Any] = field(default_factory=dict)
     created: list[dict[str, Any]] = field(default_factory=list)
@@ -155,6 +156,9 @@ class FakeService:
         if number in self.held:
             await asyncio.sleep(0.02)
             return _wire(self._operation(number, status="running"))
+        if number in self.pruned:
+            gone = wire.Failure("not_found", "its result is not kept any more")
+            return _wire(self._operation(number, status="completed", error=gone))
         if failure := self.failures.get(number):
             return _wire(self._operation(number, status="failed", error=failure))
         result = self._result(self.log[number - 1].body)
