@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import column, inspect, select, table, text
+from sqlalchemy import inspect, text
 
 from registry.kit import migrate
 from registry.kit.db import Base, Database
@@ -173,6 +173,7 @@ async def test_rows_in_every_table_outlive_each_step_down_and_up(url: str) -> No
 
 LISTS = "d1a0c3b5e708"
 INDEX = "ix_packages_live_group_id_version"
+OPTIONS = text("SELECT reloptions FROM pg_class WHERE relname = :name")
 VALID = text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)")
 
 
@@ -227,8 +228,7 @@ async def test_no_text_waits_for_its_index(url: str) -> None:
     await migrate.ensure(url, MIGRATIONS)
     database = Database.connect(url)
     async with database.read() as db:
-        found = select(column("reloptions")).select_from(table("pg_class"))
-        options = await db.scalar(found.where(column("relname") == migrate.TEXT_INDEX))
+        options = await db.scalar(OPTIONS, {"name": migrate.TEXT_INDEX})
     await database.close()
     assert options == ["fastupdate=off"]
 

@@ -1,8 +1,8 @@
 """When an ended session's bodies and results went
 
-Revision ID: d1a0c3b5e711
-Revises: d1a0c3b5e708
-Create Date: 2026-12-01 03:10:00
+Revision ID: d1a0c3b5e710
+Revises: d1a0c3b5e709
+Create Date: 2026-12-01 04:00:00
 
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from alembic import op
 
-revision: str = "d1a0c3b5e711"
-down_revision: str | Sequence[str] | None = "d1a0c3b5e708"
+revision: str = "d1a0c3b5e710"
+down_revision: str | Sequence[str] | None = "d1a0c3b5e709"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 
