@@ -114,7 +114,7 @@ class LocalEngine:
     def sample(self, request: SampleRequest) -> AsyncIterator[SampleChunk]:
         """Unknown weights raise here already: this is where they are fixed."""
         self._require_open()
-        return self._sample(request, self._compute.weights(request.weights))
+        return self._sample(request, self._compute.weights_of(request))
 
     async def drop(self, weights_id: str) -> None:
         await self._run(lambda: self._compute.drop(weights_id))

@@ -28,7 +28,7 @@ class Got:
 
 
 def join(compute: Compute, request: SampleRequest) -> Ticket:
-    return compute.join(request, compute.weights(request.weights))
+    return compute.join(request, compute.weights_of(request))
 
 
 def run(

@@ -96,13 +96,17 @@ def check_tokens(base: BaseModel, tokens: Array, where: str) -> npt.NDArray[np.i
 
 def _row(base: BaseModel, index: int, datum: Datum, loss: Loss) -> Row:
     where = f"datum {index}:"
-    tokens = np.asarray(datum.tokens)
+    if not isinstance(datum, Datum):
+        raise EngineError(f"{where} is a {type(datum).__name__}, not a Datum")
+    if not isinstance(datum.inputs, Mapping):
+        raise EngineError(f"{where} inputs is a {type(datum.inputs).__name__}, not a mapping")
+    tokens = _array(f"{where} tokens", datum.tokens)
     if tokens.ndim != 1 or len(tokens) == 0:
         raise EngineError(f"{where} tokens has shape {list(tokens.shape)}: a row of at least one")
     if len(tokens) > base.context:
         raise EngineError(f"{where} {len(tokens)} tokens, longer than the context {base.context}")
     tokens = check_tokens(base, tokens, f"{where} tokens")
-    arrays = {key: np.asarray(value) for key, value in datum.inputs.items()}
+    arrays = {key: _array(f"{where} {key}", value) for key, value in datum.inputs.items()}
     _check_keys(where, arrays, loss)
     for key, array in arrays.items():
         _check_shape(f"{where} {key}", array, arrays[TARGETS], len(tokens))
@@ -118,6 +122,13 @@ def _row(base: BaseModel, index: int, datum: Datum, loss: Loss) -> Row:
     inputs.setdefault("weights", np.ones(inputs[TARGETS].shape, np.float32))
     shaped = {key: array.reshape(len(tokens), -1) for key, array in inputs.items()}
     return Row(index, tokens, shaped, flat=not soft)
+
+
+def _array(where: str, value: npt.ArrayLike) -> Array:
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise EngineError(f"{where} is no array: its rows differ in length") from None
 
 
 def _check_keys(where: str, arrays: Mapping[str, Array], loss: Loss) -> None:

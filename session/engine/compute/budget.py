@@ -88,6 +88,33 @@ class Memory:
             del self._idle[prompt]
 
 
+class Share:
+    """What one running batch has reserved of the memory: all of it can be given back at once,
+    whatever state the batch is in."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.reserved = 0
+
+    def reserve(self, size: int) -> bool:
+        return self._note(size, is_reserved=self.memory.reserve(size))
+
+    def take(self, prompt: Prompt, needed: int) -> bool:
+        return self._note(needed, is_reserved=self.memory.take(prompt, needed))
+
+    def free(self, size: int) -> None:
+        self.memory.free(size)
+        self.reserved -= size
+
+    def free_all(self) -> None:
+        self.free(self.reserved)
+
+    def _note(self, size: int, *, is_reserved: bool) -> bool:
+        if is_reserved:
+            self.reserved += size
+        return is_reserved
+
+
 def token_bytes(base: BaseModel) -> int:
     """Of one position's keys and values in all layers."""
     config = base.config

@@ -57,7 +57,7 @@ class Compute:
         self._device = _usable(device)
         self._bases: dict[str, BaseModel] = {}
         self._models: dict[str, Training] = {}
-        self._adapters: dict[str, Adapter] = {}
+        self._adapters: dict[str, tuple[BaseModel, Adapter]] = {}
 
     def create_model(self, model_id: str, base: BaseRef, lora: LoraConfig) -> None:
         if model_id in self._models:
@@ -119,7 +119,7 @@ class Compute:
             raise PoisonedGradient(
                 "a forward_backward since the last step failed: step refused, gradient cleared"
             )
-        check_params(params)
+        check_params(params, training.base.precision)
         try:
             after, result = training.stepped(params)
         except NonFiniteGradient:
@@ -137,7 +137,8 @@ class Compute:
         self._models[model_id] = weights.restore(training, source, with_optimizer=with_optimizer)
 
     def load_adapter(self, adapter_id: str, base: BaseRef, source: Path) -> None:
-        self._adapters[adapter_id] = weights.read_adapter(self._base(base), source)
+        loaded = self._base(base)
+        self._adapters[adapter_id] = loaded, weights.read_adapter(loaded, source)
 
     def drop(self, weights_id: str) -> None:
         self._models.pop(weights_id, None)
@@ -151,13 +152,27 @@ class Compute:
 
     def weights(self, weights_id: str | None) -> Adapter | None:
         """What a sample admitted now computes with."""
-        if weights_id is None:
+        return None if weights_id is None else self._adapted(weights_id)[1]
+
+    def weights_of(self, request: SampleRequest) -> Adapter | None:
+        """The same, where they are of the base that the request names: others may fit as well."""
+        if request.weights is None:
             return None
-        training = self._models.get(weights_id)
-        adapter = self._adapters.get(weights_id) if training is None else training.adapter
-        if adapter is None:
-            raise EngineError(f"no weights {weights_id!r} in this engine")
+        base, adapter = self._adapted(request.weights)
+        if base.ref.digest != request.base.digest:
+            raise EngineError(
+                f"weights {request.weights!r} are of base {base.ref.name!r} ({base.ref.digest}), "
+                f"not of {request.base.name!r} ({request.base.digest})"
+            )
         return adapter
+
+    def _adapted(self, weights_id: str) -> tuple[BaseModel, Adapter]:
+        training = self._models.get(weights_id)
+        if training is not None:
+            return training.base, training.adapter
+        if weights_id not in self._adapters:
+            raise EngineError(f"no weights {weights_id!r} in this engine")
+        return self._adapters[weights_id]
 
     def join(self, request: SampleRequest, adapter: Adapter | None) -> Ticket:
         base = self._base(request.base)

@@ -14,10 +14,12 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
 from exporters.peft_adapter import tensor_key
+from session.engine.compute.numeric import is_finite, is_whole
 from session.engine.compute.packed import Packed
 from session.engine.port import EngineError, LoraConfig
 
 MAX_RANK = 256
+MAX_ALPHA = 1e9  # keeps products with it within float32
 Tensors = Mapping[str, Tensor]
 
 
@@ -221,10 +223,14 @@ def new_adapter(
     device: torch.device | str = "cpu",
 ) -> Adapter:
     """A as `nn.Linear` initialises it, from the seed; B is zero, so it changes nothing yet."""
-    if not 1 <= lora.rank <= MAX_RANK:
-        raise EngineError(f"lora.rank is {lora.rank}, not between 1 and {MAX_RANK}")
-    if not (math.isfinite(lora.alpha) and lora.alpha > 0):
-        raise EngineError(f"lora.alpha is {lora.alpha}, not a positive number")
+    if not (is_whole(lora.rank) and 1 <= lora.rank <= MAX_RANK):
+        raise EngineError(
+            f"lora.rank is {lora.rank!r}, not a whole number between 1 and {MAX_RANK}"
+        )
+    if not (is_finite(lora.alpha) and 0 < lora.alpha <= MAX_ALPHA):
+        raise EngineError(
+            f"lora.alpha is {lora.alpha!r}, not a positive number up to {MAX_ALPHA:g}"
+        )
     generator = torch.Generator().manual_seed(lora.seed % 2**64)
     tensors: dict[str, Tensor] = {}
     for layer in targeted(layers, lora.targets):

@@ -5,13 +5,13 @@ r = exp(l - q); lo and hi bound the ratio. Sums, never means; the caller sums ov
 All tensors are [N, K]: N tokens with K targets each (K is 1 but for cross-entropy's soft targets).
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from session.engine.compute.numeric import is_finite
 from session.engine.port import EngineError, Loss
 
 LOW = "clip_low_threshold"
@@ -28,32 +28,45 @@ def cross_entropy(logprobs: Tensor, inputs: Inputs, config: Config) -> Tensor:
 
 def importance_sampling(logprobs: Tensor, inputs: Inputs, config: Config) -> Tensor:
     """-w r A"""
-    return -inputs["weights"] * _ratio(logprobs, inputs) * inputs["advantages"]
+    advantages, distance = _policy(logprobs, inputs)
+    return -inputs["weights"] * _ratio(distance, advantages != 0) * advantages
 
 
 def ppo(logprobs: Tensor, inputs: Inputs, config: Config) -> Tensor:
     """-w min(r A, clip(r, lo, hi) A)"""
-    ratio = _ratio(logprobs, inputs)
+    advantages, distance = _policy(logprobs, inputs)
+    # Clipped for sure, so a constant: an infinite ratio has no slope of 0 on the way back.
+    is_over = (advantages > 0) & (distance.detach().exp() > config[HIGH])
+    moving = _ratio(distance, (advantages != 0) & ~is_over)
+    ratio = moving.masked_fill(is_over, config[HIGH])
     clipped = ratio.clamp(config[LOW], config[HIGH])
-    advantages = inputs["advantages"]
     return -inputs["weights"] * torch.minimum(ratio * advantages, clipped * advantages)
 
 
 def cispo(logprobs: Tensor, inputs: Inputs, config: Config) -> Tensor:
     """-w sg(clip(r, lo, hi)) A l, where sg stops the gradient"""
-    clipped = _ratio(logprobs, inputs).clamp(config[LOW], config[HIGH]).detach()
-    return -inputs["weights"] * clipped * inputs["advantages"] * logprobs
+    advantages, distance = _policy(logprobs, inputs)
+    clipped = distance.detach().exp().clamp(config[LOW], config[HIGH])
+    return -inputs["weights"] * clipped * advantages * logprobs
 
 
 def dro(logprobs: Tensor, inputs: Inputs, config: Config) -> Tensor:
     """-w (A l - beta / 2 (l - q)^2)"""
-    distance = logprobs - inputs["logprobs"]
-    gain = inputs["advantages"] * logprobs - 0.5 * config[BETA] * distance.square()
+    advantages, distance = _policy(logprobs, inputs)
+    gain = advantages * logprobs - 0.5 * config[BETA] * distance.square()
     return -inputs["weights"] * gain
 
 
-def _ratio(logprobs: Tensor, inputs: Inputs) -> Tensor:
-    return torch.exp(logprobs - inputs["logprobs"])
+def _policy(logprobs: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """A and l - q; both are 0 where w is: 0 times what overflows there would be NaN."""
+    counts = inputs["weights"] != 0
+    distance = torch.where(counts, logprobs - inputs["logprobs"], 0.0)
+    return torch.where(counts, inputs["advantages"], 0.0), distance
+
+
+def _ratio(distance: Tensor, matters: Tensor) -> Tensor:
+    """r, and 1 without a slope where it does not matter: exp may overflow there too."""
+    return torch.where(matters, distance, 0.0).exp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +96,8 @@ def complete_config(loss: Loss, config: Config) -> Config:
         if key not in defaults:
             known = " and ".join(defaults) or "none"
             raise EngineError(f"config: {loss} has no {key!r} (its keys: {known})")
-        if not math.isfinite(value):
-            raise EngineError(f"config: {key} is {value}")
+        if not is_finite(value):
+            raise EngineError(f"config: {key} is {value!r}, not a finite number")
     for key, default in defaults.items():
         if default is None and key not in config:
             raise EngineError(f"config: {key} is missing: {loss} needs it")

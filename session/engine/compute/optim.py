@@ -32,14 +32,15 @@ class Moments:
         )
 
 
-def check_params(params: AdamParams) -> None:
-    # eps must be positive: a parameter without gradient would be divided 0 / 0.
+def check_params(params: AdamParams, dtype: torch.dtype) -> None:
+    """Of weights of this type."""
+    # eps must be positive in it: a parameter without gradient would be divided 0 / 0.
     ratio, clip = params.lora_plus_ratio, params.grad_clip_norm
     allowed = {
         "learning_rate": 0 <= params.learning_rate <= LARGEST,
         "beta1": 0 <= params.beta1 < 1,
         "beta2": 0 <= params.beta2 < 1,
-        "eps": 0 < params.eps <= LARGEST,
+        "eps": 0 < params.eps <= LARGEST and float(torch.tensor(params.eps, dtype=dtype)) > 0,
         "weight_decay": 0 <= params.weight_decay <= LARGEST,
         "grad_clip_norm": clip is None or clip >= 0,
         "lora_plus_ratio": ratio is None or 0 < ratio <= LARGEST,
@@ -51,7 +52,14 @@ def check_params(params: AdamParams) -> None:
 
 
 def global_norm(gradient: Tensors) -> float:
-    norms = torch._foreach_norm(list(gradient.values()))
+    norm = _norm(gradient, None)
+    if math.isfinite(norm):
+        return norm
+    return _norm(gradient, torch.float64)  # the squares of large numbers overflow before they do
+
+
+def _norm(gradient: Tensors, dtype: torch.dtype | None) -> float:
+    norms = torch._foreach_norm(list(gradient.values()), dtype=dtype)
     return float(torch.linalg.vector_norm(torch.stack(norms)))
 
 
@@ -61,13 +69,14 @@ def adamw_step(
     """New weights, new moments, and the gradient's norm before clipping."""
     norm = global_norm(gradient)
     if not math.isfinite(norm):
-        raise NonFiniteGradient(
-            f"the gradient norm is {norm}: step refused, gradient cleared, weights as before"
-        )
+        raise _refused(f"is {norm}")
     names = list(weights)
     slopes = [gradient[name] for name in names]
-    if params.grad_clip_norm and norm > params.grad_clip_norm:
-        slopes = list(torch._foreach_mul(slopes, params.grad_clip_norm / (norm + 1e-6)))
+    limit = min(norm, params.grad_clip_norm or norm)
+    if limit * limit > torch.finfo(slopes[0].dtype).max:  # the second moments would stay infinite
+        raise _refused(f"is {norm:g}, too large for its square: clip it")
+    if limit < norm:
+        slopes = list(torch._foreach_mul(slopes, limit / (norm + 1e-6)))
     beta1, beta2 = params.beta1, params.beta2
     count = moments.count + 1
     avg = torch._foreach_lerp([moments.exp_avg[name] for name in names], slopes, 1 - beta1)
@@ -83,6 +92,12 @@ def adamw_step(
     torch._foreach_addcdiv_(updated, avg, spread, [-rate / (1 - beta1**count) for rate in rates])
     after = Moments(count, _named(names, avg), _named(names, avg_sq))
     return _named(names, updated), after, norm
+
+
+def _refused(why: str) -> NonFiniteGradient:
+    return NonFiniteGradient(
+        f"the gradient norm {why}: step refused, gradient cleared, weights as before"
+    )
 
 
 def _rate(name: str, params: AdamParams) -> float:

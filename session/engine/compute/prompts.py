@@ -4,7 +4,7 @@ from collections import deque
 
 import numpy as np
 
-from session.engine.compute.budget import Memory, token_bytes
+from session.engine.compute.budget import Share, token_bytes
 from session.engine.compute.keys import Prompt, capacity
 from session.engine.compute.lora import Adapter
 from session.engine.compute.model import BaseModel
@@ -19,9 +19,9 @@ SHARED_FROM = 256
 class Prompts:
     """`is_alone`: nothing is taken from what others computed, and nothing is left to them."""
 
-    def __init__(self, base: BaseModel, memory: Memory, *, is_alone: bool) -> None:
+    def __init__(self, base: BaseModel, share: Share, *, is_alone: bool) -> None:
         self._base = base
-        self._memory = memory
+        self._share = share
         self._is_alone = is_alone
         self._token_bytes = token_bytes(base)
         self._in_use: list[Prompt] = []
@@ -51,11 +51,11 @@ class Prompts:
             return
         self._in_use.remove(prompt)
         size = self.size(len(prompt.tokens))
-        self._memory.free(size)
+        self._share.free(size)
         if not prompt.is_complete:
             self._unfinished = deque(each for each in self._unfinished if each[1] is not prompt)
         elif not self._is_alone:
-            self._memory.keep(self._base, prompt, size)
+            self._share.memory.keep(self._base, prompt, size)
 
     def next_pieces(self, budget: int) -> list[Piece]:
         """So many tokens at most. What is not through goes to the end: a long prompt holds up no
@@ -81,7 +81,7 @@ class Prompts:
                 prompt.tokens, ticket.tokens
             ):
                 shares = ticket.shares_prompt or len(prompt.tokens) >= SHARED_FROM
-                if not self._memory.reserve(samples * self.sample_size(ticket, shares=shares)):
+                if not self._share.reserve(samples * self.sample_size(ticket, shares=shares)):
                     return False
                 ticket.shares_prompt = shares
                 self._hand_out(prompt, ticket, cached=len(prompt.tokens))
@@ -93,12 +93,12 @@ class Prompts:
         found, common = self._find(ticket)
         needed = self.size(length) + samples * self.sample_size(ticket)
         if found is not None and found.is_complete and common == len(found.tokens) == length:
-            if not self._memory.take(found, needed):
+            if not self._share.take(found, needed):
                 return False
             self._in_use.append(found)
             self._hand_out(found, ticket, cached=length)
             return True
-        if not self._memory.reserve(needed):
+        if not self._share.reserve(needed):
             return False
         prompt = Prompt(ticket.tokens, ticket.adapter, ticket.request.owner)
         if ticket.request.prompt_logprobs:
@@ -115,7 +115,7 @@ class Prompts:
         request = ticket.request
         if self._is_alone or request.prompt_logprobs:
             return None, 0
-        return self._memory.find(self._base, ticket.adapter, request.owner, ticket.tokens)
+        return self._share.memory.find(self._base, ticket.adapter, request.owner, ticket.tokens)
 
     def sample_size(self, ticket: Ticket, *, shares: bool | None = None) -> int:
         """The most that one sample can come to, beside a prompt that it shares."""

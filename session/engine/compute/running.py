@@ -7,10 +7,11 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 import numpy as np
+import structlog
 import torch
 from torch import Tensor
 
-from session.engine.compute.budget import Memory
+from session.engine.compute.budget import Memory, Share
 from session.engine.compute.drawing import draw
 from session.engine.compute.keys import Group, Prompt, Slot, capacity
 from session.engine.compute.model import BaseModel
@@ -18,6 +19,8 @@ from session.engine.compute.passes import by_adapter, compute, logits
 from session.engine.compute.prompts import Prompts
 from session.engine.compute.sampler import Sample, Ticket, accept, prompt_scores
 from session.engine.port import EngineError, SampleChunk
+
+log = structlog.get_logger()
 
 Event = tuple[Ticket, SampleChunk | Exception]
 
@@ -40,11 +43,11 @@ class Running:
         self, base: BaseModel, memory: Memory, counts: Counts, *, chunk_tokens: int, is_alone: bool
     ) -> None:
         self._base = base
-        self._memory = memory
+        self._share = Share(memory)
         self._counts = counts
         self._chunk_tokens = chunk_tokens
         self._is_alone = is_alone
-        self._prompts = Prompts(base, memory, is_alone=is_alone)
+        self._prompts = Prompts(base, self._share, is_alone=is_alone)
         self._tickets: list[Ticket] = []
         self._queue: deque[Ticket] = deque()  # those of which samples wait for memory
         self._running: list[Sample] = []
@@ -60,10 +63,10 @@ class Running:
         self._prompts.expect(ticket)
         at_once = request.n if self._is_alone else 1
         least = self._prompts.size(length) + at_once * self._prompts.sample_size(ticket)
-        if ticket.needs_prompt and least > self._memory.budget:
+        if ticket.needs_prompt and least > self._share.memory.budget:
             raise EngineError(
                 f"a prompt of {length} tokens with max_tokens {request.max_tokens} needs {least} "
-                f"bytes of keys and values; all of sampling has {self._memory.budget}"
+                f"bytes of keys and values; all of sampling has {self._share.memory.budget}"
             )
         self._tickets.append(ticket)
         self._queue.append(ticket)
@@ -76,13 +79,18 @@ class Running:
         if ticket in self._queue:
             self._queue.remove(ticket)
         for sample in ticket.starting:
-            self._memory.free(sample.reserved)
+            self._share.free(sample.reserved)
         for sample in [each for each in self._running if each.ticket is ticket]:
             self._end(sample)
         self._prompts.release(ticket)
 
+    def abandon(self) -> None:
+        """After a pass that broke anywhere: what it left of slots, groups and prompts fits nothing
+        any more, and goes with this object."""
+        self._share.free_all()
+
     def step(self) -> list[Event]:
-        """One pass, and what it brought."""
+        """One pass, and what it brought. Where this raises, nothing but `abandon` may follow."""
         self._admit()
         decoding = by_adapter(self._running)
         for sample in decoding:
@@ -111,7 +119,7 @@ class Running:
                 if not self._prompts.take(ticket, samples=at_once):
                     return False
                 self._counts.cached += ticket.cached_tokens
-            elif not self._memory.reserve(at_once * self._prompts.sample_size(ticket)):
+            elif not self._share.reserve(at_once * self._prompts.sample_size(ticket)):
                 return False
             admitted, ticket.waiting = ticket.waiting[:at_once], ticket.waiting[at_once:]
             for sample in admitted:
@@ -151,10 +159,12 @@ class Running:
                 continue
             try:
                 chunk = accept(self._base, sample, each)
-            except EngineError as error:
+            except Exception as error:  # of one request: no other pays for it
                 failed.add(ticket)
                 self.leave(ticket)
                 events.append((ticket, error))
+                if not isinstance(error, EngineError):
+                    log.warning("sample.failed", exc_info=error)
                 continue
             events.append((ticket, ticket.told(chunk)))
             told.append((sample, chunk.stop_reason is not None))
@@ -190,7 +200,7 @@ class Running:
         if sample.group is None:
             ticket.starting.remove(sample)
             if is_over:
-                self._memory.free(sample.reserved)
+                self._share.free(sample.reserved)
             else:
                 self._place(sample)
         elif is_over:
@@ -250,7 +260,7 @@ class Running:
     def _end(self, sample: Sample) -> None:
         assert sample.group is not None
         self._running.remove(sample)
-        self._memory.free(sample.reserved)
+        self._share.free(sample.reserved)
         self._vacate(sample.group, sample.slot)
 
     def _remember(self, sample: Sample) -> None:
@@ -263,4 +273,4 @@ class Running:
         for layer, key_GLE, value_GLE in group.read(sample.slot):
             whole.take(layer, key_GLE, value_GLE)
         whole.done = len(tokens)
-        self._memory.keep(self._base, whole, self._prompts.size(len(tokens)))
+        self._share.memory.keep(self._base, whole, self._prompts.size(len(tokens)))

@@ -1,6 +1,7 @@
 """One request to sample: its checks, its samples, and the rule that ends them."""
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,11 +12,13 @@ from session.engine.compute.drawing import Drawn, random_numbers
 from session.engine.compute.keys import Group, Prompt, Slot
 from session.engine.compute.lora import Adapter
 from session.engine.compute.model import BaseModel
+from session.engine.compute.numeric import is_finite, is_whole
 from session.engine.port import EngineError, Floats, SampleChunk, SampleRequest
 
 # Tokens decoded beyond a stop string's bytes: some decoders treat the first one specially.
 MARGIN = 8
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_SAMPLES = 1024  # of one prompt
 
 
@@ -124,18 +127,30 @@ def _has_stop_string(base: BaseModel, tokens: list[int], stops: tuple[str, ...])
     return any(stop in text for stop in stops)
 
 
+def _is_row(value: object) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _is_text(stop: object) -> bool:
+    """Also none that UTF-8 cannot hold: half of a surrogate pair."""
+    return isinstance(stop, str) and stop != "" and not _SURROGATE.search(stop)
+
+
 def check_request(base: BaseModel, request: SampleRequest) -> npt.NDArray[np.int64]:
     prompt = np.asarray(request.prompt)
     if prompt.ndim != 1 or len(prompt) == 0:
         raise EngineError("the prompt is empty")
     prompt = check_tokens(base, prompt, "prompt")
+    stop_ids, stops = request.stop_ids, request.stop_strings
     allowed = {
-        "max_tokens": request.max_tokens >= 0,
-        "n": 1 <= request.n <= MAX_SAMPLES,
-        "temperature": math.isfinite(request.temperature) and request.temperature >= 0,
-        "top_k": request.top_k == -1 or request.top_k >= 1,
-        "top_p": 0 < request.top_p <= 1,
-        "stop_strings": "" not in request.stop_strings,
+        "max_tokens": is_whole(request.max_tokens) and request.max_tokens >= 0,
+        "n": is_whole(request.n) and 1 <= request.n <= MAX_SAMPLES,
+        "temperature": is_finite(request.temperature) and request.temperature >= 0,
+        "top_k": is_whole(request.top_k) and (request.top_k == -1 or request.top_k >= 1),
+        "top_p": is_finite(request.top_p) and 0 < request.top_p <= 1,
+        "seed": request.seed is None or is_whole(request.seed),
+        "stop_ids": stop_ids is None or (_is_row(stop_ids) and all(map(is_whole, stop_ids))),
+        "stop_strings": _is_row(stops) and all(map(_is_text, stops)),
     }
     for name, is_allowed in allowed.items():
         if not is_allowed:

@@ -49,17 +49,21 @@ class Sampling:
         if not self._busy:
             return []
         running = self._busy.popleft()
+        tickets = running.tickets  # also those that are through when the pass breaks: untold yet
         try:
             events = running.step()
         except Exception as error:  # noqa: BLE001  (of this pass: told to whom it concerns)
-            tickets = running.tickets
-            for ticket in tickets:
-                running.leave(ticket)
+            self._drop(running)
             why = _explained(error)
-            events = [(ticket, why) for ticket in tickets]
+            return [(ticket, why) for ticket in tickets]
         if running.tickets:
             self._busy.append(running)
         return events
+
+    def _drop(self, running: Running) -> None:
+        """Who comes next gets a new one. Does so little that it cannot fail itself."""
+        running.abandon()
+        self._shared = {base: each for base, each in self._shared.items() if each is not running}
 
     def _of(self, base: BaseModel) -> Running:
         if base not in self._shared:

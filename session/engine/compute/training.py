@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from session.engine.compute.attention import Sequences
-from session.engine.compute.batch import Batch
+from session.engine.compute.batch import TARGETS, Batch, Row
 from session.engine.compute.head import Scored, score
 from session.engine.compute.lora import Adapter, Tensors, map_tensors
 from session.engine.compute.losses import FORMULAS
@@ -120,13 +120,14 @@ def _outputs(batch: Batch, scored: Scored) -> dict[int, LossOutput]:
     sums = torch.stack([each.sum() for each in torch.split(scored.terms_NK, batch.lengths)])
     scores = torch.split(scored.logprobs_NK.cpu(), batch.lengths)
     return {
-        row.index: _output(row.index, row.flat, total, score)
+        row.index: _output(row, total, score)
         for row, total, score in zip(batch.rows, sums.tolist(), scores, strict=True)
     }
 
 
-def _output(index: int, flat: bool, loss: float, scores_TK: Tensor) -> LossOutput:
+def _output(row: Row, loss: float, scores_TK: Tensor) -> LossOutput:
+    """In the shape of the row's targets: the batch is as wide as its widest row."""
     if not math.isfinite(loss):
-        raise EngineError(f"datum {index}: the loss is {loss}")
-    scores = scores_TK.numpy()
-    return LossOutput(loss, scores[:, 0].copy() if flat else scores.copy())
+        raise EngineError(f"datum {row.index}: the loss is {loss}")
+    scores = scores_TK.numpy()[:, : row.inputs[TARGETS].shape[1]]
+    return LossOutput(loss, scores[:, 0].copy() if row.flat else scores.copy())

@@ -28,6 +28,7 @@ from session.engine.port import EngineError, WeightsMismatch
 T = TypeVar("T")
 
 VERSION = 1
+MOST_STEPS = 2**53  # what every reader of JSON takes for a whole number
 ADAPTER = Path("checkpoints/hf")
 STATE = Path("state/state.json")
 OPTIMIZER = Path("state/optimizer.safetensors")
@@ -135,8 +136,9 @@ def _read_state(path: Path) -> dict[str, Any]:
         "has_gradient": bool,
         "poisoned": bool,
     }.items():
-        if type(values.get(key)) is not kind:
-            raise WeightsMismatch(f"{STATE}: {key} is {values.get(key)!r}")
+        value = values.get(key)
+        if type(value) is not kind or not 0 <= value <= MOST_STEPS:
+            raise WeightsMismatch(f"{STATE}: {key} is {value!r}")
     return values
 
 

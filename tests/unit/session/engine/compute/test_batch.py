@@ -58,6 +58,19 @@ def test_a_policy_loss_names_what_it_lacks(base: BaseModel, key: str) -> None:
         check(base, [replace(full, inputs=rest)], Loss.ppo)
 
 
+@pytest.mark.parametrize(
+    ("datum", "message"),
+    [
+        (None, "datum 1: is a NoneType, not a Datum"),
+        (Datum(GOOD.tokens, None), "datum 1: inputs is a NoneType, not a mapping"),  # type: ignore[arg-type]
+        (Datum(GOOD.tokens, inputs(weights=[[1], [1, 2], [1], [1]])), "datum 1: weights is no arr"),
+    ],
+)
+def test_what_is_no_datum_is_named(base: BaseModel, datum: Any, message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        check(base, [GOOD, datum], Loss.cross_entropy)
+
+
 def test_soft_targets_are_for_cross_entropy_only(base: BaseModel) -> None:
     two = np.stack([TARGETS, TARGETS], axis=1)
     given = {"target_tokens": two, "logprobs": two * 0.1, "advantages": two * 0.1}

@@ -1,6 +1,7 @@
 """New adapters, and the configurations that are refused."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -28,14 +29,15 @@ def test_the_seed_decides_the_adapter(base: BaseModel) -> None:
     assert not torch.equal(one[name], other[name])
 
 
-@pytest.mark.parametrize("rank", [0, 257])
-def test_ranks_out_of_range_are_refused(base: BaseModel, rank: int) -> None:
-    with pytest.raises(EngineError, match=rf"lora\.rank is {rank}, not between 1 and 256"):
+@pytest.mark.parametrize("rank", [0, 257, 4.5])
+def test_ranks_out_of_range_are_refused(base: BaseModel, rank: Any) -> None:
+    message = rf"lora\.rank is {rank}, not a whole number between 1 and 256"
+    with pytest.raises(EngineError, match=message):
         new_adapter(base.layers, replace(LORA, rank=rank))
 
 
-@pytest.mark.parametrize("alpha", [0.0, float("nan")])
-def test_an_alpha_that_is_no_positive_number_is_refused(base: BaseModel, alpha: float) -> None:
+@pytest.mark.parametrize("alpha", [0.0, float("nan"), 1e300, "x", 10**400])
+def test_an_alpha_that_is_no_positive_number_is_refused(base: BaseModel, alpha: Any) -> None:
     with pytest.raises(EngineError, match=r"lora\.alpha"):
         new_adapter(base.layers, replace(LORA, alpha=alpha))
 

@@ -1,5 +1,7 @@
 """Each loss against its formula and the derivative of it, worked out by hand in float64."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -72,6 +74,47 @@ def test_bounds_of_the_ratio_are_configured(loss: Loss) -> None:
     config = complete_config(loss, {"clip_low_threshold": 0.5, "clip_high_threshold": 2.0})
     found = FORMULAS[loss].terms(*columns(), config)
     np.testing.assert_allclose(found.numpy()[:, 0], by_hand(loss, 0.5, 2.0)[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("loss", [Loss.importance_sampling, Loss.ppo, Loss.cispo, Loss.dro])
+def test_ratios_that_overflow_have_the_slopes_of_their_formula(loss: Loss) -> None:
+    """Against float64, which holds what float32 does not: clipped, of weight 0, of advantage 0."""
+    clips = loss in (Loss.ppo, Loss.cispo)
+    recorded = [-200.0, -200.0, -200.0, -1.0, -0.9] if clips else [-1.5, -200.0, -1.0, -1.0, -0.9]
+    columns = {
+        "logprobs": recorded,
+        "advantages": [1.0, -1.0, 0.0, 1.0, -2.0],
+        "weights": [1.5, 0.0, 1.0, 1.0, -0.5],
+    }
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        inputs = {key: torch.tensor(each, dtype=dtype)[:, None] for key, each in columns.items()}
+        logprobs = torch.tensor([-1.0, -2.0, -1.0, -3.0, -0.5], dtype=dtype)[:, None]
+        logprobs.requires_grad_()
+        terms = FORMULAS[loss].terms(logprobs, inputs, complete_config(loss, config_of(loss)))
+        found.append((terms.detach(), *torch.autograd.grad(terms.sum(), logprobs)))
+    for exact, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-6)
+        assert ours[1] == 0  # whatever float64 makes of it
+
+
+def test_a_ratio_that_overflows_is_clipped_without_a_slope() -> None:
+    logprobs = torch.tensor([[-1.0]], requires_grad=True)
+    inputs = {
+        "logprobs": torch.tensor([[-200.0]]),
+        "advantages": torch.tensor([[3.0]]),
+        "weights": torch.tensor([[0.5]]),
+    }
+    terms = FORMULAS[Loss.ppo].terms(logprobs, inputs, complete_config(Loss.ppo, {}))
+    (slope,) = torch.autograd.grad(terms.sum(), logprobs)
+    assert terms.item() == pytest.approx(-0.5 * 1.2 * 3.0)
+    assert slope.item() == 0
+
+
+@pytest.mark.parametrize("beta", ["x", None, 10**400])
+def test_a_configuration_that_is_no_number_is_named(beta: Any) -> None:
+    with pytest.raises(EngineError, match=r"config: beta is .*, not a finite number"):
+        complete_config(Loss.dro, {"beta": beta})
 
 
 def test_a_key_that_the_loss_does_not_have_is_refused() -> None:

@@ -61,7 +61,7 @@ def test_no_clipping_without_a_norm(clip: float | None) -> None:
     torch.testing.assert_close(moments.exp_avg[NAMES[0]], gradients(0)[NAMES[0]] * 0.1)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_norm_that_is_not_finite_is_refused(bad: float) -> None:
     weights = {name: torch.zeros(3, 4) for name in NAMES}
     wrong = {name: torch.full((3, 4), bad) for name in NAMES}
@@ -78,6 +78,7 @@ def test_a_norm_that_is_not_finite_is_refused(bad: float) -> None:
         ("beta1", 1.0),
         ("beta2", -0.1),
         ("eps", 0.0),
+        ("eps", 1e-46),  # 0 in float32
         ("weight_decay", float("inf")),
         ("grad_clip_norm", -1.0),
         ("lora_plus_ratio", 0.0),
@@ -85,4 +86,29 @@ def test_a_norm_that_is_not_finite_is_refused(bad: float) -> None:
 )
 def test_a_parameter_out_of_range_is_named(name: str, value: float) -> None:
     with pytest.raises(EngineError, match=rf"{name} is {re.escape(str(value))}"):
-        check_params(replace(PARAMS, **{name: value}))
+        check_params(replace(PARAMS, **{name: value}), torch.float32)
+
+
+def test_eps_may_be_as_small_as_the_type_of_the_weights_allows() -> None:
+    check_params(replace(PARAMS, eps=1e-46), torch.float64)
+
+
+def large(value: float) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    weights = {name: torch.zeros(3, 4) for name in NAMES}
+    return weights, {name: torch.full((3, 4), value) for name in NAMES}
+
+
+def test_a_large_gradient_that_is_clipped_is_as_good_as_any() -> None:
+    weights, gradient = large(1e30)
+    after, _, norm = adamw_step(weights, gradient, Moments.fresh(weights), PARAMS)
+    assert norm == pytest.approx(1e30 * 24**0.5, rel=1e-6)
+    _, ones = large(1.0)
+    expected, _, _ = adamw_step(weights, ones, Moments.fresh(weights), PARAMS)
+    for name in NAMES:
+        torch.testing.assert_close(after[name], expected[name])
+
+
+def test_a_large_gradient_without_clipping_is_refused_for_what_it_is() -> None:
+    weights, gradient = large(1e30)
+    with pytest.raises(NonFiniteGradient, match=r"is 4\.89898e\+30, too large for its square"):
+        adamw_step(weights, gradient, Moments.fresh(weights), replace(PARAMS, grad_clip_norm=None))

@@ -2,15 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from torch import Tensor
 
-from session.engine.compute import prompts
+from session.engine.compute import keys, prompts, running, weights
+from session.engine.compute.drawing import Drawn
 from session.engine.compute.engine import Compute
-from session.engine.compute.sampler import Ticket
+from session.engine.compute.large_pages import large_zeros
+from session.engine.compute.model import BaseModel
+from session.engine.compute.sampler import Sample, Ticket, accept
 from session.engine.port import BaseRef, EngineError, Loss, SampleChunk, SampleRequest
 from support.sampling import Got, join, run
 from support.tiny import ADAM, LORA, tiny_datum
@@ -213,3 +218,103 @@ def test_logprobs_of_a_prompt_are_computed_beside_others(compute: Compute, ref: 
                     assert event.prompt_logprobs is not None
                     scores.append(event.prompt_logprobs)
     np.testing.assert_allclose(scores[0], scores[1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"top_k": 1.5}, "top_k is 1.5"),
+        ({"n": 1.5}, "n is 1.5"),
+        ({"seed": 1.5}, "seed is 1.5"),
+        ({"max_tokens": 2.5}, "max_tokens is 2.5"),
+        ({"temperature": "x"}, "temperature is 'x'"),
+        ({"stop_ids": 5}, "stop_ids is 5"),
+        ({"stop_ids": (1.5,)}, r"stop_ids is \(1.5,\)"),
+        ({"stop_strings": "ab"}, "stop_strings is 'ab'"),
+        ({"stop_strings": (3,)}, r"stop_strings is \(3,\)"),
+        ({"stop_strings": ("\ud800",)}, r"stop_strings is \('\\ud800',\)"),
+    ],
+)
+def test_a_setting_of_another_type_is_refused_before_it_joins(
+    compute: Compute, ref: BaseRef, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(EngineError, match=f"^{message}, which sampling cannot use"):
+        join(compute, ask(ref, **settings))
+    assert compute.sampling.is_idle
+
+
+@pytest.mark.parametrize("kind", ["model", "adapter"])
+def test_weights_of_another_base_are_refused_by_name(
+    ref: BaseRef, untied: BaseRef, tmp_path: Path, kind: str
+) -> None:
+    compute = Compute(micro_batch_tokens=32)
+    compute.create_model("model", ref, replace(LORA, targets=("q_proj",)))
+    weights.write(compute.model("model"), tmp_path, with_optimizer=False)
+    compute.load_adapter("adapter", ref, tmp_path / "checkpoints/hf")
+    with pytest.raises(EngineError, match=f"weights '{kind}' are of base 'tiny/True' .*tiny/False"):
+        join(compute, ask(untied, weights=kind))
+    (found,) = run(compute, ask(ref, weights=kind))
+    assert found.error is None
+
+
+def test_what_breaks_one_request_is_no_other_ones(
+    compute: Compute, ref: BaseRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(base: BaseModel, sample: Sample, drawn: Drawn) -> SampleChunk:
+        if sample.ticket.request.owner == "unlucky" and len(sample.tokens) == 2:
+            raise ValueError("as no check foresaw")
+        return accept(base, sample, drawn)
+
+    (alone,) = run(compute, ask(ref))
+    monkeypatch.setattr(running, "accept", broken)
+    failed, found = run(compute, ask(ref, owner="unlucky"), ask(ref))
+    assert repr(failed.error) == "ValueError('as no check foresaw')"
+    assert found.error is None
+    assert_same(found, alone)
+
+
+def crowd(ref: BaseRef) -> list[SampleRequest]:
+    """Groups of their own, one that grows, one that moves to more room, one that reads together."""
+    return [
+        *(ask(ref, prompt=LONG[: 4 + n], max_tokens=12, owner="few") for n in range(2)),
+        ask(ref, prompt=LONG, max_tokens=20),
+        ask(ref, prompt=LONG[:90], max_tokens=6, n=5),
+        ask(ref, prompt=LONG[:3], max_tokens=0, prompt_logprobs=True),
+    ]
+
+
+class Shortage:
+    """Memory for keys and values that runs out at the n-th time."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.count = 0
+
+    def __call__(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        self.count += 1
+        if self.count == self.at:
+            raise MemoryError
+        return large_zeros(shape, like)
+
+
+def test_memory_that_runs_out_while_a_sample_is_placed_leaves_nothing_behind(
+    compute: Compute, ref: BaseRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute.sampling.memory.budget, before = 10**9, compute.sampling.memory.budget
+    never = Shortage(0)
+    monkeypatch.setattr(keys, "large_zeros", never)
+    expected = run(compute, *crowd(ref))
+    assert never.count > 4
+    for at in range(1, never.count + 1):
+        compute.sampling.memory.drop_idle()
+        monkeypatch.setattr(keys, "large_zeros", Shortage(at))
+        broken = run(compute, *crowd(ref))
+        errors = {str(each.error) for each in broken if each.error is not None}
+        assert errors == {"out of memory while sampling"}
+        ended = [each.error is not None or bool(each.reasons) for each in broken]
+        assert all(ended)  # nobody waits for ever
+        assert compute.sampling.memory.reserved == 0
+        for one, other in zip(run(compute, *crowd(ref)), expected, strict=True):
+            assert one.error is None
+            assert_same(one, other)
+    compute.sampling.memory.budget = before

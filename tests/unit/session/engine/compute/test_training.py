@@ -89,6 +89,47 @@ def test_soft_targets_weigh_each_of_their_tokens(ref: BaseRef) -> None:
     assert plain.logprobs.shape == (4,)
 
 
+def test_log_probabilities_have_the_shape_of_their_targets_whatever_else_is_in_the_batch(
+    ref: BaseRef,
+) -> None:
+    data = []
+    for length, targets in ((5, 2), (7, 5), (3, 1)):
+        ids = np.random.default_rng(length).integers(3, 300, (length, targets))
+        data.append(Datum(tiny_datum(length).tokens, {"target_tokens": ids}))
+    together = train(new_compute(ref), [*data, tiny_datum(6)])
+    assert [each.logprobs.shape for each in together] == [(5, 2), (7, 5), (3, 1), (6,)]
+    for datum, found in zip(data, together, strict=False):
+        (alone,) = train(new_compute(ref), [datum])
+        np.testing.assert_allclose(found.logprobs, alone.logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "weight", "advantage"),
+    [
+        (Loss.importance_sampling, 0.0, 1.0),
+        (Loss.importance_sampling, 1.0, 0.0),
+        (Loss.ppo, 0.0, -1.0),
+        (Loss.ppo, 1.0, 0.0),
+        (Loss.cispo, 0.0, 1.0),
+        (Loss.dro, 0.0, 1.0),
+    ],
+)
+def test_a_token_that_does_not_count_adds_nothing_however_far_its_ratio_is_off(
+    ref: BaseRef, loss: Loss, weight: float, advantage: float
+) -> None:
+    outputs, gradients = [], []
+    for recorded in (-6.0, -1e30):
+        datum = tiny_datum(6, loss=loss)
+        inputs = {key: array.copy() for key, array in datum.inputs.items()}
+        inputs["logprobs"][2], inputs["weights"][2] = recorded, weight  # type: ignore[call-overload]
+        inputs["advantages"][2] = advantage  # type: ignore[call-overload]
+        compute = new_compute(ref)
+        outputs += train(compute, [Datum(datum.tokens, inputs)], loss)
+        gradients.append(gradient(compute))
+    assert outputs[0].loss == outputs[1].loss
+    assert torch.equal(*gradients)
+
+
 def test_weights_are_one_where_absent_and_never_normalised(ref: BaseRef) -> None:
     datum = tiny_datum(8)
     targets = datum.inputs["target_tokens"]

@@ -148,6 +148,18 @@ def test_a_state_that_cannot_be_read_is_refused(ref: BaseRef, tmp_path: Path, co
         compute.load("m", tmp_path, with_optimizer=True)
 
 
+@pytest.mark.parametrize("key", ["step", "adam_step"])
+@pytest.mark.parametrize("value", [-1, -5, 10**400])
+def test_a_count_of_steps_that_cannot_be_is_refused_by_name(
+    ref: BaseRef, tmp_path: Path, key: str, value: int
+) -> None:
+    compute = new_compute(ref)
+    path = stored(compute, tmp_path) / "state/state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(WeightsMismatch, match=rf"state/state\.json: {key} is {value}"):
+        compute.load("m", tmp_path, with_optimizer=True)
+
+
 def test_a_truncated_file_is_named(ref: BaseRef, tmp_path: Path) -> None:
     compute = new_compute(ref)
     path = stored(compute, tmp_path) / "state/optimizer.safetensors"
