@@ -130,12 +130,13 @@ def _read_state(path: Path) -> dict[str, Any]:
         raise WeightsMismatch(f"{STATE} is not JSON") from error
     if not isinstance(values, dict) or values.get("version") != VERSION:
         raise WeightsMismatch(f"{STATE} is not of version {VERSION}")
-    for key, kind in {
+    kinds: dict[str, type[int]] = {
         "step": int,
         "adam_step": int,
         "has_gradient": bool,
         "poisoned": bool,
-    }.items():
+    }
+    for key, kind in kinds.items():
         value = values.get(key)
         if type(value) is not kind or not 0 <= value <= MOST_STEPS:
             raise WeightsMismatch(f"{STATE}: {key} is {value!r}")

@@ -121,8 +121,8 @@ def test_a_token_that_does_not_count_adds_nothing_however_far_its_ratio_is_off(
     for recorded in (-6.0, -1e30):
         datum = tiny_datum(6, loss=loss)
         inputs = {key: array.copy() for key, array in datum.inputs.items()}
-        inputs["logprobs"][2], inputs["weights"][2] = recorded, weight  # type: ignore[call-overload]
-        inputs["advantages"][2] = advantage  # type: ignore[call-overload]
+        inputs["logprobs"][2], inputs["weights"][2] = recorded, weight
+        inputs["advantages"][2] = advantage
         compute = new_compute(ref)
         outputs += train(compute, [Datum(datum.tokens, inputs)], loss)
         gradients.append(gradient(compute))
