@@ -3,6 +3,7 @@
 Shapes: S running samples, B rows for the head, D hidden size, V vocabulary.
 """
 
+import math
 from collections import Counter, deque
 from dataclasses import dataclass
 
@@ -89,9 +90,17 @@ class Running:
         any more, and goes with this object."""
         self._share.free_all()
 
-    def step(self) -> list[Event]:
-        """One pass, and what it brought. Where this raises, nothing but `abandon` may follow."""
-        self._admit()
+    @property
+    def first_waiting(self) -> float:
+        """The number of who has waited longest for memory; infinite where nobody does."""
+        return self._queue[0].number if self._queue else math.inf
+
+    def step(self, before: float = math.inf) -> list[Event]:
+        """One pass, and what it brought. Where this raises, nothing but `abandon` may follow.
+
+        No ticket starts that came after `before`, which waits for memory elsewhere; one that holds
+        its prompt goes on, or the two would wait for each other."""
+        self._admit(before)
         decoding = by_adapter(self._running)
         for sample in decoding:
             self._make_room(sample)
@@ -107,9 +116,13 @@ class Running:
         starting = by_adapter([sample for each in ready for sample in each.starting])
         return events + self._draw(hidden_SD, decoding, starting)
 
-    def _admit(self) -> None:
+    def _admit(self, before: float) -> None:
         """In the order of their coming, as long as there is memory."""
-        while self._queue and self._admit_samples(self._queue[0]):
+        while self._queue:
+            ticket = self._queue[0]
+            is_early = ticket.number < before or ticket.prompt is not None
+            if not (is_early and self._admit_samples(ticket)):
+                return
             self._queue.popleft()
 
     def _admit_samples(self, ticket: Ticket) -> bool:

@@ -49,7 +49,8 @@ class Sample:
 @dataclass(eq=False)
 class Ticket:
     """A request on its way; `adapter` is the weights it was admitted with. `waiting` are samples
-    for which there was no memory yet, `starting` those without a token."""
+    for which there was no memory yet, `starting` those without a token; `number` says who came
+    first."""
 
     request: SampleRequest
     adapter: Adapter | None
@@ -61,6 +62,7 @@ class Ticket:
     shares_prompt: bool = False
     cached_tokens: int = 0
     is_told: bool = False
+    number: int = 0
 
     @property
     def needs_prompt(self) -> bool:

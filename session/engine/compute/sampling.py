@@ -4,6 +4,8 @@ They take turns, a pass each.
 """
 
 from collections import deque
+from itertools import count
+from math import inf
 
 from session.engine.compute.budget import Memory
 from session.engine.compute.lora import Adapter
@@ -23,6 +25,7 @@ class Sampling:
         self._chunk_tokens = chunk_tokens
         self._shared: dict[BaseModel, Running] = {}
         self._busy: deque[Running] = deque()
+        self._numbers = count()
 
     @property
     def is_idle(self) -> bool:
@@ -32,6 +35,7 @@ class Sampling:
         """Raises EngineError for what cannot be sampled."""
         ticket = open_ticket(base, adapter, request)
         running = self._new(base, is_alone=True) if request.deterministic else self._of(base)
+        ticket.number = next(self._numbers)
         running.join(ticket)
         if running not in self._busy:
             self._busy.append(running)
@@ -51,7 +55,7 @@ class Sampling:
         running = self._busy.popleft()
         tickets = running.tickets  # also those that are through when the pass breaks: untold yet
         try:
-            events = running.step()
+            events = running.step(min((each.first_waiting for each in self._busy), default=inf))
         except Exception as error:  # noqa: BLE001  (of this pass: told to whom it concerns)
             self._drop(running)
             why = _explained(error)

@@ -318,3 +318,25 @@ def test_memory_that_runs_out_while_a_sample_is_placed_leaves_nothing_behind(
             assert one.error is None
             assert_same(one, other)
     compute.sampling.memory.budget = before
+
+
+def test_who_waits_for_memory_is_not_overtaken_by_who_comes_later_elsewhere(
+    compute: Compute, ref: BaseRef
+) -> None:
+    compute.sampling.memory.budget, before = (
+        (4 * 256 + 100) * TOKEN_BYTES,
+        (compute.sampling.memory.budget),
+    )
+    for number in range(4):
+        join(compute, ask(ref, prompt=LONG[number : number + 3], max_tokens=20 + 10 * number))
+    compute.sampling.step()  # their memory leaves no room for three more samples
+    waits = join(compute, ask(ref, 3, n=3, max_tokens=10, deterministic=True))
+    later = {join(compute, ask(ref, prompt=LONG[n : n + 3], max_tokens=40)) for n in range(9, 30)}
+    ended = []
+    while not compute.sampling.is_idle:
+        for ticket, event in compute.sampling.step():
+            assert isinstance(event, SampleChunk)
+            ended += [ticket] if event.stop_reason else []
+    compute.sampling.memory.budget = before
+    assert len(later.intersection(ended)) == 21
+    assert not later.intersection(ended[: ended.index(waits)])
