@@ -36,7 +36,9 @@ def test_ranks_out_of_range_are_refused(base: BaseModel, rank: Any) -> None:
         new_adapter(base.layers, replace(LORA, rank=rank))
 
 
-@pytest.mark.parametrize("alpha", [0.0, float("nan"), 1e300, "x", 10**400])
+@pytest.mark.parametrize(
+    "alpha", [0.0, float("nan"), 1e300, "x", 10**400], ids=["0", "nan", "large", "text", "huge"]
+)
 def test_an_alpha_that_is_no_positive_number_is_refused(base: BaseModel, alpha: Any) -> None:
     with pytest.raises(EngineError, match=r"lora\.alpha"):
         new_adapter(base.layers, replace(LORA, alpha=alpha))

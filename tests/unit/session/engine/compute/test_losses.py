@@ -111,7 +111,7 @@ def test_a_ratio_that_overflows_is_clipped_without_a_slope() -> None:
     assert slope.item() == 0
 
 
-@pytest.mark.parametrize("beta", ["x", None, 10**400])
+@pytest.mark.parametrize("beta", ["x", None, 10**400], ids=["text", "none", "huge"])
 def test_a_configuration_that_is_no_number_is_named(beta: Any) -> None:
     with pytest.raises(EngineError, match=r"config: beta is .*, not a finite number"):
         complete_config(Loss.dro, {"beta": beta})

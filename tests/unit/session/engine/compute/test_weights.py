@@ -149,7 +149,7 @@ def test_a_state_that_cannot_be_read_is_refused(ref: BaseRef, tmp_path: Path, co
 
 
 @pytest.mark.parametrize("key", ["step", "adam_step"])
-@pytest.mark.parametrize("value", [-1, -5, 10**400])
+@pytest.mark.parametrize("value", [-1, -5, 10**400], ids=["-1", "-5", "huge"])
 def test_a_count_of_steps_that_cannot_be_is_refused_by_name(
     ref: BaseRef, tmp_path: Path, key: str, value: int
 ) -> None:
