@@ -7,7 +7,7 @@ piece of work is claimed, or decided by the row as it is when it is locked.
 from collections.abc import Awaitable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -60,7 +60,7 @@ class Keeper:
         async with self._database.read() as db:
             due = await DueRepository(db).expiries(at=at, limit=_MOST)
         for each in due:
-            if await self._safely(done, self._expire_one(each, at), about=str(each.ref)):
+            if await safely(done, self._expire_one(each, at), about=str(each.ref)):
                 done.expired += 1
 
     async def _expire_one(self, due: Due, at: datetime) -> bool:
@@ -85,7 +85,7 @@ class Keeper:
                 dry_run=False,
                 by=deletion.KEEPER,
             )
-            report = await self._safely(done, applied, about=group.name)
+            report = await safely(done, applied, about=group.name)
             done.removed += report.removed if report else 0
 
     async def _purge(self, done: Round, at: datetime) -> None:
@@ -95,21 +95,27 @@ class Keeper:
         for each in due:
             actor = _actor(each.account_id)
             purge = purges.purge_due(self._database, self._store, actor, each.ref, at=at)
-            package = await self._safely(done, purge, about=str(each.ref))
+            package = await safely(done, purge, about=str(each.ref))
             if package is not None:
                 done.purged += 1
                 done.freed += package.freed or 0
 
-    async def _safely(self, done: Round, work: Awaitable[T], *, about: str) -> T | None:
-        """A database or a store that is away ends the round: the rest would fail like this one."""
-        try:
-            return await work
-        except (StoreUnavailable, DatabaseTrouble):
-            raise
-        except Exception as error:  # noqa: BLE001 - one of many: logged, and tried again later
-            await log.aexception("keeper.failed", about=about, exc_info=error)
-            done.failed += 1
-            return None
+
+class Failing(Protocol):
+    failed: int
+
+
+async def safely(done: Failing, work: Awaitable[T], *, about: str) -> T | None:
+    """One of many of a round. A database or a store that is away ends the round: the rest would
+    fail like this one."""
+    try:
+        return await work
+    except (StoreUnavailable, DatabaseTrouble):
+        raise
+    except Exception as error:  # noqa: BLE001 - one of many: logged, and tried again later
+        await log.aexception("keeper.failed", about=about, exc_info=error)
+        done.failed += 1
+        return None
 
 
 def _actor(account_id: str) -> Actor:

@@ -5,17 +5,16 @@ Each end is decided again under the lock of its row, so it never meets an operat
 being accepted, and several keepers may work on one database.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
 from sqlalchemy import ColumnElement
 
-from registry.artifacts.errors import StoreUnavailable
 from registry.artifacts.store import BlobStore
 from registry.kit.db import Database
-from registry.kit.trouble import DatabaseTrouble
+from registry.packages.keeper import safely
 from session.endings import service
 from session.endings.lifetimes import Lifetimes, spoken
 from session.endings.repository import DueRepository, is_idle, is_old, waits_in_vain
@@ -76,7 +75,7 @@ class SessionKeeper:
         async with self._database.read() as db:
             due = await DueRepository(db).sessions(is_due, limit=_MOST)
         for session_id in due:
-            if await self._safely(done, self._end(session_id, rule, is_due), about=session_id):
+            if await safely(done, self._end(session_id, rule, is_due), about=session_id):
                 done.ended += 1
 
     async def _end(self, session_id: str, rule: _Rule, is_due: ColumnElement[bool]) -> bool:
@@ -94,7 +93,7 @@ class SessionKeeper:
             due = await DueRepository(db).unpruned(ended_before=ended_before, limit=_MOST)
         for session in due:
             pruning = self._pruned(session)
-            if await self._safely(done, pruning, about=session.id):
+            if await safely(done, pruning, about=session.id):
                 done.pruned += 1
 
     async def _pruned(self, session: TrainingSession) -> bool:
@@ -103,17 +102,6 @@ class SessionKeeper:
         except SessionGone:  # deleted since
             return False
         return True
-
-    async def _safely(self, done: Round, work: Awaitable[bool], *, about: str) -> bool:
-        """A database or a store that is away ends the round: the rest would fail like this one."""
-        try:
-            return await work
-        except (StoreUnavailable, DatabaseTrouble):
-            raise
-        except Exception as error:  # noqa: BLE001 - one of many: logged, and tried again later
-            await log.aexception("keeper.failed", about=about, exc_info=error)
-            done.failed += 1
-            return False
 
 
 def _rules(lifetimes: Lifetimes) -> tuple[_Rule, ...]:

@@ -178,18 +178,7 @@ async def test_a_session_at_work_is_not_idle_nor_is_one_with_work_to_do(lives: L
 
 
 async def test_a_save_that_is_being_written_is_work(lives: Lives) -> None:
-    save, free = lives.service.engine.save, asyncio.Event()
-
-    async def slow(*given: Any, **named: Any) -> Any:
-        writing = await save(*given, **named)
-
-        async def rest() -> None:
-            await free.wait()
-            await writing
-
-        return rest()
-
-    lives.service.engine.save = slow  # type: ignore[method-assign]
+    free = lives.hold_saves()
     saving = await lives.submit(1, SAMPLER)
 
     async def is_written() -> bool:
@@ -275,18 +264,7 @@ async def test_at_its_maximum_age_a_session_ends_in_the_middle_of_its_work(lives
 async def test_a_save_in_flight_publishes_nothing_for_a_session_that_has_expired(
     lives: Lives,
 ) -> None:
-    save, free = lives.service.engine.save, asyncio.Event()
-
-    async def slow(*given: Any, **named: Any) -> Any:
-        writing = await save(*given, **named)
-
-        async def rest() -> None:
-            await free.wait()
-            await writing
-
-        return rest()
-
-    lives.service.engine.save = slow  # type: ignore[method-assign]
+    free = lives.hold_saves()
     saving = await lives.submit(1, {"type": "save", "kind": "state"})
 
     async def is_begun() -> bool:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -113,18 +112,7 @@ async def test_after_the_timeout_the_session_fails_and_what_was_parked_is_skippe
 
 
 async def test_a_save_before_the_gap_is_finished_first(lives: Lives) -> None:
-    save, written = lives.service.engine.save, asyncio.Event()
-
-    async def slow(*given: Any, **named: Any) -> Any:
-        writing = await save(*given, **named)
-
-        async def rest() -> None:
-            await written.wait()
-            await writing
-
-        return rest()
-
-    lives.service.engine.save = slow  # type: ignore[method-assign]
+    written = lives.hold_saves()
     saving = await lives.submit(1, {"type": "save", "kind": "state"})
     await lives.submit(3, STEP)
 

@@ -1,5 +1,6 @@
 """Sessions of a hosted service whose rows are made older than they are, and what keeps them."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -35,6 +36,22 @@ class Lives:
 
     service: Hosted
     client: httpx.AsyncClient
+
+    def hold_saves(self) -> asyncio.Event:
+        """What the engine saves is not written before this is set."""
+        save, free = self.service.engine.save, asyncio.Event()
+
+        async def slow(*given: Any, **named: Any) -> Any:
+            writing = await save(*given, **named)
+
+            async def rest() -> None:
+                await free.wait()
+                await writing
+
+            return rest()
+
+        self.service.engine.save = slow  # type: ignore[method-assign]
+        return free
 
     async def start(self, name: str = "s1", **more: Any) -> dict[str, Any]:
         wanted = {"base_model": "tiny", "name": name, "group": "g1", **more}
